@@ -63,7 +63,16 @@ class ServerSettings:
     idle_timeout_ms: int = 120_000
     crossing_requests_max: int = 10_000
     crossing_bytes_max: int = 64 * MIB
+    crossing_requests_per_connection_max: int = 4_000
+    crossing_bytes_per_connection_max: int = 16 * MIB
+    """The same for one connection, which may always have one request waiting."""
     crossing_age_ms_max: int = 10_000
+    questions_max: int = 10_000
+    questions_bytes_max: int = 64 * MIB
+    """Requests that may wait for an answer of another client at the same time, and their bytes."""
+    questions_per_connection_max: int = 256
+    questions_bytes_per_connection_max: int = 16 * MIB
+    """The same for the requests of one connection."""
     connection_output_bytes_max: int = 64 * MIB
     worker_threads: int = 2
     relay_timeout_ms: int = 3_000
@@ -135,6 +144,8 @@ class BrokerSettings:
     transaction_timeout_ms: int = 6_000
     """The age at which the producer of an open transaction may be asked about it."""
     transactions_open_max: int = 500_000
+    transactions_open_per_group_max: int = 100_000
+    """The same for one producer group."""
     transactions_ended_kept: int = 64 * 1024
     """Ended transactions that are remembered, 8 bytes each, so that a repeated request gets a true answer."""
     timer_max_delay_s: int = 40 * 24 * 3600
@@ -219,6 +230,8 @@ class TopicPolicy:
     """Bits: 4 read, 2 write, 1 inherit."""
     client_writable: bool = True
     """False for system topics to which no client may send."""
+    client_readable: bool = True
+    """False for topics that only the broker itself reads, such as that of half messages."""
     send_messages_per_second: int = 0
     send_bytes_per_second: int = 0
     """0 means no limit."""
@@ -252,6 +265,8 @@ class GroupPolicy:
     """The rules for one consumer group."""
 
     name: str
+    client_usable: bool = True
+    """False for groups whose offsets the broker itself relies on: no client pulls or commits in them."""
     consume_enabled: bool = True
     broadcast_enabled: bool = True
     broadcasting: bool = False

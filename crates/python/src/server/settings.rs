@@ -90,6 +90,8 @@ pub struct ServerSettings {
     idle_timeout_ms: u64,
     crossing_requests_max: usize,
     crossing_bytes_max: usize,
+    crossing_requests_per_connection_max: usize,
+    crossing_bytes_per_connection_max: usize,
     crossing_age_ms_max: u64,
     connection_output_bytes_max: usize,
     worker_threads: usize,
@@ -113,6 +115,8 @@ impl From<ServerSettings> for metaq_server::ServerSettings {
             idle_timeout_ms: from.idle_timeout_ms,
             crossing_requests_max: from.crossing_requests_max,
             crossing_bytes_max: from.crossing_bytes_max,
+            crossing_requests_per_connection_max: from.crossing_requests_per_connection_max,
+            crossing_bytes_per_connection_max: from.crossing_bytes_per_connection_max,
             crossing_age_ms_max: from.crossing_age_ms_max,
             connection_output_bytes_max: from.connection_output_bytes_max,
             worker_threads: from.worker_threads,
@@ -149,6 +153,7 @@ pub struct BrokerSettings {
     id: i64,
     transaction_timeout_ms: i64,
     transactions_open_max: usize,
+    transactions_open_per_group_max: usize,
     transactions_ended_kept: usize,
     timer_max_delay_s: i64,
     timer_roll_s: i64,
@@ -191,6 +196,7 @@ impl BrokerSettings {
             transaction: metaq_server::TransactionSettings {
                 timeout_ms: self.transaction_timeout_ms,
                 open_max: self.transactions_open_max,
+                open_per_group_max: self.transactions_open_per_group_max,
                 ended_kept: self.transactions_ended_kept,
             },
             timer: metaq_server::TimerSettings {
@@ -214,6 +220,7 @@ pub struct TopicPolicy {
     write_queues: i32,
     permission: u8,
     client_writable: bool,
+    client_readable: bool,
     send_messages_per_second: u64,
     send_bytes_per_second: u64,
 }
@@ -226,6 +233,7 @@ impl From<TopicPolicy> for metaq_server::Topic {
             write_queues: from.write_queues,
             permission: from.permission,
             client_writable: from.client_writable,
+            client_readable: from.client_readable,
             send_limit: Limit::new(Rates {
                 messages: from.send_messages_per_second,
                 bytes: from.send_bytes_per_second,
@@ -248,6 +256,7 @@ pub struct SubscriptionPolicy {
 #[derive(FromPyObject)]
 pub struct GroupPolicy {
     name: String,
+    client_usable: bool,
     consume_enabled: bool,
     broadcast_enabled: bool,
     broadcasting: bool,
@@ -293,6 +302,7 @@ impl From<GroupPolicy> for metaq_server::Group {
     fn from(from: GroupPolicy) -> Self {
         metaq_server::Group {
             name: from.name,
+            client_usable: from.client_usable,
             consume_enabled: from.consume_enabled,
             broadcast_enabled: from.broadcast_enabled,
             broadcasting: from.broadcasting,

@@ -40,7 +40,8 @@ impl Transactions {
         due_times: DueTimes,
         added: Arc<AddedProperties>,
     ) -> Self {
-        let ledger = Mutex::new(Ledger::new(settings.open_max, settings.ended_kept));
+        let ledger =
+            Mutex::new(Ledger::new(settings.open_max, settings.open_per_group_max, settings.ended_kept));
         Transactions {
             store,
             store_host,
@@ -58,7 +59,15 @@ impl Transactions {
         self.ledger.lock().open_count()
     }
 
-    pub fn open_max(&self) -> usize {
-        self.settings.open_max
+    /// Why a group may begin no further transaction.
+    pub fn explain_full(&self) -> String {
+        if self.open_count() >= self.settings.open_max {
+            let limit = self.settings.open_max;
+            return format!("[OVERLOAD] {limit} transactions are open already (transactions_open_max)");
+        }
+        let limit = self.settings.open_per_group_max;
+        format!(
+            "[OVERLOAD] this producer group has {limit} open transactions already (transactions_open_per_group_max); end some first"
+        )
     }
 }

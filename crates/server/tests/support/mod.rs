@@ -223,6 +223,8 @@ fn setup(directory: &Path) -> Setup {
         idle_timeout_ms: 120_000,
         crossing_requests_max: 100,
         crossing_bytes_max: 1 << 20,
+        crossing_requests_per_connection_max: 100,
+        crossing_bytes_per_connection_max: 1 << 20,
         crossing_age_ms_max: 60_000,
         connection_output_bytes_max: 1 << 24,
         worker_threads: 1,
@@ -254,7 +256,12 @@ fn setup(directory: &Path) -> Setup {
             in_memory_percent: 40,
             own_broker_id: None,
         },
-        transaction: TransactionSettings { timeout_ms: 6_000, open_max: 10, ended_kept: 1_024 },
+        transaction: TransactionSettings {
+            timeout_ms: 6_000,
+            open_max: 10,
+            open_per_group_max: 10,
+            ended_kept: 1_024,
+        },
         timer: TimerSettings {
             delay_levels_ms: store.delay_levels_ms.clone(),
             delay_ms_max: 3_600_000,
@@ -281,6 +288,7 @@ pub fn topic(name: &str) -> Topic {
         write_queues: 4,
         permission: READ_WRITE,
         client_writable: true,
+        client_readable: true,
         send_limit: None,
     }
 }
@@ -289,6 +297,7 @@ pub fn topic(name: &str) -> Topic {
 pub fn group(name: &str) -> Group {
     Group {
         name: name.to_owned(),
+        client_usable: true,
         consume_enabled: true,
         broadcast_enabled: true,
         broadcasting: false,

@@ -50,12 +50,12 @@ def master_handlers(node: Node, plane: BrokerPlane, state: BrokerState, admin: A
 
 def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admin) -> tuple[object, ...]:
     topics, groups, store = state.topics, state.groups, node.store
-    inquiry = Inquiry(node.clients, node.clock, node.pump.invoke)
+    inquiry = Inquiry(node.clients, node.clock, node.pump.invoke, node.pump.waiting_for_client)
     return (
         Messages(topics, groups, store, plane, state.filters, inquiry),
         Retries(topics, groups, store, plane),
         Recalls(node.options, node.clock, plane, topics, lambda: admin.permission),
-        TopicRequests(topics, store, plane, node.options.broker.name, node.address),
+        TopicRequests(topics, groups, store, plane, node.options.broker.name, node.address),
     )
 
 

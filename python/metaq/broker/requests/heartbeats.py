@@ -6,6 +6,8 @@ import logging
 from collections.abc import Awaitable
 
 from metaq._core import Clock
+from metaq.broker.state.broker_own import check_group
+from metaq.broker.state.client_limits import check_subscriptions
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.filters import Filters, is_tags
 from metaq.broker.state.groups import Groups
@@ -21,6 +23,7 @@ from metaq.protocol.bodies import (
     ProducerConnection,
     ProducerInfo,
     ProducerTable,
+    SubscriptionGroupConfig,
 )
 from metaq.protocol.clients import (
     CheckClientConfig,
@@ -40,8 +43,6 @@ _log = logging.getLogger(__name__)
 
 HEARTBEAT_BYTES_MAX = 4 * 1024 * 1024
 GROUPS_PER_CONNECTION_MAX = 1_000
-SUBSCRIPTIONS_PER_GROUP_MAX = 1_000
-EXPRESSION_CHARACTERS_MAX = 64 * 1024
 COMPILED_CHARACTERS_MAX = 64 * 1024
 """The limit for all expressions of one heartbeat; compiling this many takes up to half a second."""
 
@@ -68,14 +69,17 @@ class Heartbeats:
         if len(request.body) > HEARTBEAT_BYTES_MAX:
             raise _refused(f"the heartbeat has {len(request.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}")
         heartbeat = HeartbeatData.decode(request.body)
-        self._check_room(heartbeat, request.connection)
         _check(heartbeat)
+        self._clients.identify(request.connection, heartbeat.client_id)
+        self._check_room(heartbeat, request.connection)
         groups_made: list[str] = []
         topics_made: list[str] = []
         subscriptions_wanted = heartbeat.heartbeat_fingerprint == 0
         for data in heartbeat.consumer_data_set:
             is_known = self._groups.get(data.group_name) is not None
-            group = self._groups.find_or_create(data.group_name)
+            if not heartbeat.without_sub:
+                self._clients.check_room(data, request.connection)
+            group = self._find_or_create(data.group_name)
             if group is None:
                 continue  # The answers to its pulls explain the problem to the client.
             if not is_known:
@@ -95,6 +99,12 @@ class Heartbeats:
             request.respond(fields=taken.to_fields())
             return self._publish(groups_made, topics_made)
         return Response(fields=taken)
+
+    def _find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
+        try:
+            return self._groups.find_or_create(name)
+        except Refused:
+            return None  # There are too many groups. The other groups of the client go on.
 
     def _take_consumer(self, data: ConsumerData, heartbeat: HeartbeatData, request: Request) -> bool:
         """True if the client's next heartbeat must be a full one."""
@@ -201,7 +211,9 @@ def _check(heartbeat: HeartbeatData) -> None:
     for producer in heartbeat.producer_data_set:
         fault = fault or names.group_fault(producer.group_name)
     for consumer in heartbeat.consumer_data_set:
-        fault = fault or names.group_fault(consumer.group_name) or _subscriptions_fault(consumer)
+        check_group(consumer.group_name)
+        fault = fault or names.group_fault(consumer.group_name)
+        check_subscriptions(consumer)
     compiled = sum(
         len(entry.sub_string)
         for consumer in heartbeat.consumer_data_set
@@ -212,20 +224,6 @@ def _check(heartbeat: HeartbeatData) -> None:
         fault = fault or f"expressions of {compiled} characters, the limit is {COMPILED_CHARACTERS_MAX}"
     if fault is not None:
         raise _refused(fault)
-
-
-def _subscriptions_fault(data: ConsumerData) -> str | None:
-    count = len(data.subscription_data_set)
-    if count > SUBSCRIPTIONS_PER_GROUP_MAX:
-        limit = SUBSCRIPTIONS_PER_GROUP_MAX
-        return f"group {data.group_name} subscribes to {count} topics, the limit is {limit}"
-    for entry in data.subscription_data_set:
-        if len(entry.sub_string) > EXPRESSION_CHARACTERS_MAX:
-            return f"the filter on {entry.topic[:128]} is longer than {EXPRESSION_CHARACTERS_MAX} characters"
-        fault = names.topic_fault(entry.topic)
-        if fault is not None:
-            return fault
-    return None
 
 
 def _connection(member: Member) -> Connection:

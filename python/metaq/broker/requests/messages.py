@@ -9,8 +9,9 @@ from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.functions.call import Call
 from metaq.broker.requests.send_back import ensure_dead_letters
+from metaq.broker.state.broker_own import check_topic, readable_record
 from metaq.broker.state.filters import Filters, carried_key
-from metaq.broker.state.groups import Groups, missing_group
+from metaq.broker.state.groups import Groups, check_dead_letters, missing_group
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
@@ -83,6 +84,7 @@ class Messages:
         if topic.startswith(names.RETRY_PREFIX):
             await self._make_retry_topic(topic.removeprefix(names.RETRY_PREFIX))
         else:
+            check_dead_letters(topic, self._groups)
             self._topics.create_from_template(topic, command.default_topic, command.default_topic_queue_nums)
         _log.info("topic %s created because %s sent to it", topic, request.remote)
 
@@ -130,9 +132,7 @@ class Messages:
 
     @handles(ViewMessageById)
     async def view_message_by_id(self, command: ViewMessageById, request: Request) -> Response:
-        record = None
-        if command.physical_offset >= 0:
-            record = await asyncio.to_thread(self._store.record_at, command.physical_offset)
+        record = await asyncio.to_thread(readable_record, self._store, command.physical_offset)
         if record is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"
@@ -146,6 +146,7 @@ class Messages:
                 ResponseCode.INVALID_PARAMETER,
                 f"the key has {len(command.key)} characters, the limit is {KEY_CHARACTERS_MAX}",
             )
+        check_topic(command.topic)
         count_max = UNIQUE_KEY_COUNT if command.unique_key else command.max_num
         records, stored_ms, physical_offset = await asyncio.to_thread(
             lambda: self._store.query(

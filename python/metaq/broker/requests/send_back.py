@@ -7,6 +7,7 @@ import asyncio
 import random
 
 from metaq._core import BrokerPlane, Store, StoreFailure, decode_records
+from metaq.broker.state.broker_own import check_group, readable_record
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
@@ -37,12 +38,13 @@ class Retries:
 
     @handles(ConsumerSendMsgBack)
     async def consumer_send_msg_back(self, command: ConsumerSendMsgBack, request: Request) -> None:
+        check_group(command.group)
         config = self._groups.get(command.group)
         if config is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         if config.retry_queue_nums <= 0:
             return  # The group does not want failed messages again.
-        stored = await asyncio.to_thread(self._store.record_at, command.physical_offset)
+        stored = await asyncio.to_thread(readable_record, self._store, command.physical_offset)
         if stored is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"

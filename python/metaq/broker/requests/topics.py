@@ -8,6 +8,7 @@ import logging
 from metaq._core import BrokerPlane, Store
 from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import parsed
+from metaq.broker.state.groups import Groups, check_dead_letters
 from metaq.broker.state.offsets import groups_of_topic
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
@@ -43,9 +44,16 @@ class TopicRequests:
     """Creates, changes, deletes and describes topics."""
 
     def __init__(
-        self, topics: Topics, store: Store, plane: BrokerPlane, broker_name: str, address: str
+        self,
+        topics: Topics,
+        groups: Groups,
+        store: Store,
+        plane: BrokerPlane,
+        broker_name: str,
+        address: str,
     ) -> None:
         self._topics = topics
+        self._groups = groups
         self._store = store
         self._plane = plane
         self._broker_name = broker_name
@@ -62,6 +70,7 @@ class TopicRequests:
             topic_sys_flag=command.topic_sys_flag,
             order=command.order,
         )
+        self._check(command.topic)
         if self._topics.update(wanted, parsed(command.attributes)):
             _log.info("topic %s created or changed by %s", command.topic, request.remote)
         await self._topics.publish([command.topic])
@@ -74,11 +83,16 @@ class TopicRequests:
                 ResponseCode.INVALID_PARAMETER, f"{len(wanted)} topics in one list, the limit is {LIST_MAX}"
             )
         for config in wanted:
-            self._topics.check_changeable(config.topic_name)
+            self._check(config.topic_name)
         for config in wanted:
             self._topics.update(config, config.attributes)
         _log.info("%d topics created or changed by %s", len(wanted), request.remote)
         await self._topics.publish([config.topic_name for config in wanted])
+
+    def _check(self, topic: str) -> None:
+        self._topics.check_changeable(topic)
+        if topic not in self._topics:
+            check_dead_letters(topic, self._groups)
 
     @handles(DeleteTopicInBroker)
     async def delete_topic_in_broker(self, command: DeleteTopicInBroker, request: Request) -> None:
