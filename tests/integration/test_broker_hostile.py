@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from metaq._core import Frame
 from metaq.broker import Broker
 from metaq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from metaq.protocol.clients import (
@@ -20,6 +21,7 @@ from metaq.protocol.command import Command
 from metaq.protocol.messages import PullMessage, SendReplyMessageV2
 from metaq.protocol.topics import GetTopicConfig, UpdateAndCreateTopic
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
+from tests.support.patient import Connection
 from tests.support.waiting import run, until
 
 NEVER_S = 3_600.0
@@ -37,14 +39,21 @@ async def mute_client(directory: Path) -> AsyncIterator[tuple[Broker, Client, Cl
         client_status_timeout_s=NEVER_S,
         reply_timeout_s=NEVER_S,
     )
-    async with (
-        started_broker(options) as broker,
-        connected(broker.address, "mute") as mute,
-        connected(broker.address, "healthy") as healthy,
-    ):
-        await mute.heartbeat("mutes", "orders", producers=("p",), expression="a > 1", version=1)
-        await healthy.heartbeat("g", "orders", producers=("q",))
-        yield broker, mute, healthy
+    ended = asyncio.Event()
+
+    async def hear(frame: Frame) -> None:
+        await ended.wait()
+
+    async with started_broker(options) as broker, connected(broker.address, "healthy") as healthy:
+        connection = await Connection.open(broker.address, on_request=hear)
+        mute = Client(connection, "mute", [])
+        try:
+            await mute.heartbeat("mutes", "orders", producers=("p",))
+            await healthy.heartbeat("g", "orders", producers=("q",))
+            yield broker, mute, healthy
+        finally:
+            ended.set()
+            await connection.close()
 
 
 async def still_serves(healthy: Client) -> None:
@@ -77,6 +86,7 @@ def questions_to_a_mute_client(tmp_path: Path, command: Command, body: bytes = b
                 refused = next(task for task in tasks if task.done()).result()
                 assert getattr(refused, "code", 0) == BUSY
                 assert "questions_per_connection_max" in getattr(refused, "remark", "")
+            await asyncio.gather(*tasks, return_exceptions=True)
             # Nobody needs the answers of a client that has left.
             await until(lambda: len(broker.node.pump._questions) == 0)
             await still_serves(healthy)
@@ -125,6 +135,7 @@ def test_pulls_that_wait_for_a_mute_consumers_subscription_hold_up_nobody(tmp_pa
             await still_serves(healthy)
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     run(scenario)
 

@@ -10,7 +10,6 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.settings import KIB, MIB
 
-
 QUESTION_BYTES: Final = 2 * KIB
 """About the memory of one question to a client, without its body."""
 
