@@ -73,7 +73,10 @@ async def fill(address: str, count: int) -> None:
         for number in range(count):
             await client.send("Orders", b"%d" % (number % 10) * 20_000)
         await client.heartbeat("billing", "Orders")
-        commit = UpdateConsumerOffset(consumer_group="billing", topic="Orders", queue_id=0, commit_offset=42)
+        committed_offset = min(42, count)
+        commit = UpdateConsumerOffset(
+            consumer_group="billing", topic="Orders", queue_id=0, commit_offset=committed_offset
+        )
         (await client.connection.call(commit)).check()
 
 
