@@ -60,6 +60,7 @@ pub struct Puller {
 }
 
 impl Puller {
+    #[allow(clippy::too_many_arguments, reason = "the rooms that a pull passes through")]
     pub fn new(
         store: Arc<Store>,
         broker_name: String,

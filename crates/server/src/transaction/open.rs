@@ -465,8 +465,7 @@ mod tests {
         begin(&mut ledger, 0, one);
         begin(&mut ledger, 1, one);
         assert_eq!((ledger.is_full(one), ledger.is_full(other)), (true, false));
-        let copy = ledger.half(0).unwrap();
-        ledger.replace(0, 2, copy);
+        ledger.replace(0, 2, Half::new(8, 1_000, 2_000, Kind { group: one, ..PLAIN }));
         assert!(ledger.is_full(one), "a copy takes the place of its original");
         ledger.end(2, End::Committed);
         assert!(!ledger.is_full(one));
