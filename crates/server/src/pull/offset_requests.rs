@@ -94,42 +94,38 @@ impl OffsetRequests {
             let remark = "queueId and commitOffset must be given and not negative";
             return ask.refuse(answers, response_code::INVALID_PARAMETER, remark);
         };
-        if let Some(refusal) = self.impossible(topic, rules, queue_id, committed_offset) {
+        if let Some(refusal) = outside(topic, rules, queue_id) {
             return ask.refuse_with(answers, &refusal);
         }
         if self.is_replica {
             self.offsets.advance(group, &header.topic, queue_id, committed_offset);
-        } else {
-            self.offsets.commit(group, &header.topic, queue_id, committed_offset);
+            return ask.done(answers);
         }
-        ask.done(answers)
+        let end = || self.visible_end.check(&header.topic, queue_id, committed_offset);
+        match self.offsets.commit_within(group, &header.topic, queue_id, committed_offset, end) {
+            Ok(()) => ask.done(answers),
+            Err(end) => {
+                let remark = format!(
+                    "offset {committed_offset} is beyond the end of queue {queue_id} of topic[{}], which is {end}",
+                    header.topic
+                );
+                ask.refuse(answers, response_code::INVALID_PARAMETER, &remark)
+            }
+        }
     }
+}
 
-    /// Why no consumer can have read that far; None if one can.
-    fn impossible(
-        &self,
-        topic: &Topic,
-        group: &Group,
-        queue_id: i32,
-        committed_offset: i64,
-    ) -> Option<Refusal> {
-        if !group.client_usable {
-            return Some(closed_group(&group.name));
-        }
-        if !topic.client_readable {
-            return Some(closed_topic(&topic.name));
-        }
-        let queues = topic.read_queues.max(topic.write_queues);
-        if queue_id >= queues {
-            let remark =
-                format!("queue {queue_id} is outside topic[{}], which has {queues} queues", topic.name);
-            return Some(Refusal::new(response_code::INVALID_PARAMETER, remark));
-        }
-        let end = self.visible_end.exceeded_by(&topic.name, queue_id, committed_offset)?;
-        let remark = format!(
-            "offset {committed_offset} is beyond the end of queue {queue_id} of topic[{}], which is {end}",
-            topic.name
-        );
-        Some(Refusal::new(response_code::INVALID_PARAMETER, remark))
+/// Why no client may commit an offset of that queue; None if one may.
+fn outside(topic: &Topic, group: &Group, queue_id: i32) -> Option<Refusal> {
+    if !group.client_usable {
+        return Some(closed_group(&group.name));
     }
+    if !topic.client_readable {
+        return Some(closed_topic(&topic.name));
+    }
+    let queues = topic.read_queues.max(topic.write_queues);
+    (queue_id >= queues).then(|| {
+        let remark = format!("queue {queue_id} is outside topic[{}], which has {queues} queues", topic.name);
+        Refusal::new(response_code::INVALID_PARAMETER, remark)
+    })
 }

@@ -30,14 +30,11 @@ impl VisibleEnd {
         self.is_replica || self.store.confirmed_offset() < self.unconfirmed_end.load(Relaxed)
     }
 
-    /// The end of a queue, if the offset lies beyond it and no consumer can have read that far.
-    pub fn exceeded_by(&self, topic: &str, queue_id: i32, committed_offset: i64) -> Option<i64> {
-        // Consumers of empty queues commit 0 all the time, and a queue without records is looked for on the disk.
-        if committed_offset == 0 {
-            return None;
-        }
+    /// The end of a queue, as an error if no consumer can have read up to that offset.
+    #[cold]
+    pub fn check(&self, topic: &str, queue_id: i32, committed_offset: i64) -> Result<i64, i64> {
         let end = self.store.max_offset(topic, queue_id);
-        self.exceeds(committed_offset, end).then_some(end)
+        if self.exceeds(committed_offset, end) { Err(end) } else { Ok(end) }
     }
 
     /// Whether no consumer can have read that far in a queue with this end.
