@@ -160,7 +160,9 @@ class Listener:
     def fileno(self) -> int:
         """A descriptor that is readable while `drain` has events."""
     def drain(self, count_max: int = 256) -> list[Request | Answer | Closed]:
-        """The oldest events that wait for the control plane."""
+        """The events that wait for the control plane: one of each connection in turn, its oldest first."""
+    def pause(self, connection: int, paused: bool) -> None:
+        """Leaves the events of a connection waiting, or lets `drain` return them again."""
     def invoke(
         self,
         connection: int,

@@ -66,7 +66,16 @@ class ServerSettings:
     idle_timeout_ms: int = 120_000
     crossing_requests_max: int = 10_000
     crossing_bytes_max: int = 64 * MIB
+    crossing_requests_per_connection_max: int = 4_000
+    crossing_bytes_per_connection_max: int = 16 * MIB
+    """The same for one connection, which may always have one request waiting."""
     crossing_age_ms_max: int = 10_000
+    questions_max: int = 10_000
+    questions_bytes_max: int = 64 * MIB
+    """Requests that may wait for an answer of another client at the same time, and their bytes."""
+    questions_per_connection_max: int = 256
+    questions_bytes_per_connection_max: int = 16 * MIB
+    """The same for the requests of one connection."""
     connection_output_bytes_max: int = 8 * MIB
     """A connection with this many unsent bytes is not read until its peer has read some."""
     connection_memory_bytes_max: int = 64 * MIB
@@ -169,6 +178,8 @@ class BrokerSettings:
     transaction_immunity_s_max: int = 24 * 3600
     """The longest time for which a producer may ask not to be asked about its transaction."""
     transactions_open_max: int = 500_000
+    transactions_open_per_group_max: int = 100_000
+    """The same for one producer group."""
     transactions_ended_kept: int = 64 * 1024
     """Ended transactions that are remembered, 8 bytes each, so that a repeated request gets a true answer."""
     timer_max_delay_s: int = 40 * 24 * 3600
@@ -256,6 +267,8 @@ class TopicPolicy:
     """Bits: 4 read, 2 write, 1 inherit."""
     client_writable: bool = True
     """False for system topics to which no client may send."""
+    client_readable: bool = True
+    """False for topics that only the broker itself reads, such as that of half messages."""
     send_messages_per_second: int = 0
     send_bytes_per_second: int = 0
     """0 means no limit."""
@@ -289,6 +302,8 @@ class GroupPolicy:
     """The rules for one consumer group."""
 
     name: str
+    client_usable: bool = True
+    """False for groups whose offsets the broker itself relies on: no client pulls or commits in them."""
     consume_enabled: bool = True
     broadcast_enabled: bool = True
     broadcasting: bool = False

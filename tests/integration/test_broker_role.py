@@ -103,7 +103,7 @@ async def _lock(client: Client, client_id: str) -> int:
 
 
 async def _committed(client: Client) -> int:
-    command = QueryConsumerOffset(consumer_group="g", topic="orders", queue_id=0)
+    command = QueryConsumerOffset(consumer_group="g", topic="flood", queue_id=0)
     return (await client.connection.call(command)).check().header(QueueOffset).queue_offset
 
 
@@ -169,7 +169,7 @@ async def _change_role(broker: Broker, reader: Client, producer: Producer, clock
         (_send("orders", b"t%d" % number, TIMER_DELAY_MS=str(TIMER_MS)), b"t%d" % number),
     ):
         (await reader.connection.call(command, body)).check()
-    commit = UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=0, commit_offset=number + 1)
+    commit = UpdateConsumerOffset(consumer_group="g", topic="flood", queue_id=0, commit_offset=number + 1)
     (await reader.connection.call(commit)).check()
     assert await _lock(reader, "reader") == 2
     held = asyncio.create_task(_held_pull(broker, reader))

@@ -50,6 +50,9 @@ fn main() {
             run(&mut client, PULL_MESSAGE, &but(pull_fields(3), &[("maxMsgNums", count_max)]), b"", count);
         }
         "offsets" => {
+            for _ in 0..8 {
+                client.put(BODY);
+            }
             let fields = but(queue_fields(), &[("consumerGroup", GROUP), ("commitOffset", "5")]);
             run(&mut client, UPDATE_CONSUMER_OFFSET, &fields, b"", count);
         }

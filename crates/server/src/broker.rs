@@ -15,6 +15,7 @@ use crate::policy::Policy;
 use crate::pull::Puller;
 use crate::pull::offset_requests::OffsetRequests;
 use crate::pull::offsets::Offsets;
+use crate::pull::visible_end::VisibleEnd;
 use crate::send::Sender;
 use crate::send::rewrite::AddedProperties;
 use crate::settings::BrokerSettings;
@@ -68,6 +69,7 @@ impl Broker {
             store_host,
             settings.timer.delay_levels_ms.clone(),
         ));
+        let visible_end = Arc::new(VisibleEnd::new(Arc::clone(&store), is_replica));
         let flow = Arc::new(Flow::new(
             store.clock().clone(),
             settings.name.clone(),
@@ -89,6 +91,7 @@ impl Broker {
                 Arc::clone(&store),
                 Arc::clone(&policy),
                 Arc::clone(&offsets),
+                Arc::clone(&visible_end),
                 is_replica,
             ),
             sends: Sender::new(
@@ -109,6 +112,7 @@ impl Broker {
                 Arc::clone(&policy),
                 Arc::clone(&offsets),
                 Arc::clone(&flow),
+                visible_end,
                 is_replica,
             )?,
             due_times,

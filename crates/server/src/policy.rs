@@ -22,6 +22,8 @@ pub struct Topic {
     pub permission: u8,
     /// False for system topics that no client may send to.
     pub client_writable: bool,
+    /// False for topics that only the broker itself reads.
+    pub client_readable: bool,
     pub send_limit: Option<Arc<Limit>>,
 }
 
@@ -40,6 +42,8 @@ pub struct Subscription {
 #[derive(Debug, Clone)]
 pub struct Group {
     pub name: String,
+    /// False for groups whose offsets the broker itself relies on.
+    pub client_usable: bool,
     pub consume_enabled: bool,
     pub broadcast_enabled: bool,
     pub broadcasting: bool,

@@ -14,6 +14,8 @@ pub struct ServerSettings {
     pub idle_timeout_ms: u64,
     pub crossing_requests_max: usize,
     pub crossing_bytes_max: usize,
+    pub crossing_requests_per_connection_max: usize,
+    pub crossing_bytes_per_connection_max: usize,
     /// A request that waited longer for Python is answered as too late instead of being worked on.
     pub crossing_age_ms_max: u64,
     /// A peer with this many unsent bytes is not read from until it has read some.
@@ -102,6 +104,8 @@ pub struct TransactionSettings {
     /// The longest time for which a producer may ask not to be checked.
     pub immunity_ms_max: i64,
     pub open_max: usize,
+    /// The same for one producer group.
+    pub open_per_group_max: usize,
     /// Ended transactions that are remembered, so that a repeated request gets a true answer.
     pub ended_kept: usize,
 }

@@ -26,6 +26,8 @@ from metaq.journal.journal import Journal
 from metaq.memory import MemoryTrim
 from metaq.protocol.dispatch import Unavailable
 from metaq.protocol.pump import Pump
+from metaq.protocol.slots import QuestionLimits
+from metaq.settings import ServerSettings
 
 NO_ROLE = Unavailable(
     "[ROLE] this broker starts, stops or changes its role: try again later or ask another broker"
@@ -160,6 +162,15 @@ class Node:
         self.memory_trim.start()
 
 
+def question_limits(settings: ServerSettings) -> QuestionLimits:
+    return QuestionLimits(
+        count_max=settings.questions_max,
+        bytes_max=settings.questions_bytes_max,
+        per_connection_max=settings.questions_per_connection_max,
+        bytes_per_connection_max=settings.questions_bytes_per_connection_max,
+    )
+
+
 async def open_node(
     options: BrokerOptions,
     clock: Clock,
@@ -183,12 +194,12 @@ async def open_node(
     undo.push_async_callback(journal.close)
     listener = Listener(options.server, serves_broker=True)
     undo.push_async_callback(asyncio.to_thread, listener.stop)
-    clients = Clients(clock, options.client_expiry_s, consumers_changed)
+    clients = Clients(clock, options.client_expiry_s, consumers_changed, options.clients)
 
     def forget(closed: Closed) -> None:
         clients.remove_connection(closed.connection)
 
-    pump = Pump(listener, NO_ROLE, on_closed=forget)
+    pump = Pump(listener, NO_ROLE, on_closed=forget, questions=question_limits(options.server))
     undo.push_async_callback(pump.stop)
     memory_trim = MemoryTrim(listener, options.server.memory_trim_interval_s)
     undo.push_async_callback(memory_trim.stop)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from metaq.broker.functions.process import WorkerSettings
 from metaq.broker.replication.options import ReplicationOptions
+from metaq.broker.state.client_limits import ClientLimits
 from metaq.broker.state.limits import NO_LIMIT, Rates
 from metaq.protocol.bodies import READ, WRITE
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
@@ -46,6 +47,10 @@ class BrokerOptions:
     announce_timeout_s: float = 1.0
     """How long a new topic waits for name servers that were well so far. A hanging one delays the first new
     topic by no more than this, and those after it not at all."""
+    topics_max: int = 100_000
+    """All of them go to a name server in one frame, whose size is limited."""
+    groups_max: int = 100_000
+    clients: ClientLimits = field(default_factory=ClientLimits)
     client_expiry_s: float = 120.0
     client_answer_timeout_s: float = 10.0
     """How long a consumer may take to answer a request that the broker passes on."""

@@ -59,6 +59,7 @@ def key_values_file(config: Config, *, alone: bool = False) -> Path | None:
 def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool = False) -> BrokerOptions:
     """Returns everything that a broker starts with. Raises ConfigError if options contradict each other."""
     from metaq.broker import BrokerOptions
+    from metaq.broker.state.client_limits import ClientLimits
     from metaq.broker.state.limits import Rates
 
     server = dataclasses.replace(_server_settings(config, "broker_port", alone), also_old_port=True)
@@ -85,6 +86,15 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         register_timeout_s=config["register_timeout_s"],
         register_wait_s=config["register_wait_s"],
         announce_timeout_s=config["announce_timeout_s"],
+        topics_max=config["topics_max"],
+        groups_max=config["groups_max"],
+        clients=ClientLimits(
+            clients_per_group_max=config["clients_per_group_max"],
+            subscriptions_per_client_max=config["subscriptions_per_client_max"],
+            bytes_per_client_max=config["client_bytes_max"],
+            bytes_per_group_max=config["group_clients_bytes_max"],
+            bytes_max=config["clients_bytes_max"],
+        ),
         client_expiry_s=config["client_expiry_s"],
         client_answer_timeout_s=config["client_answer_timeout_s"],
         client_status_timeout_s=config["client_status_timeout_s"],

@@ -285,6 +285,11 @@ _ALL: list[Option] = [
         ),
         ("transactions_open_max", Number(1, 100_000_000), "Transactions that may be open at the same time."),
         (
+            "transactions_open_per_group_max",
+            Number(1, 100_000_000),
+            "Transactions of one producer group that may be open at the same time.",
+        ),
+        (
             "transactions_ended_kept",
             Number(1, 100_000_000),
             "Ended transactions that are remembered, so that a repeated request gets a true answer.",
@@ -304,6 +309,33 @@ _ALL: list[Option] = [
             "recall_by_property",
             Flag(),
             "Let a message with TIMER_DEL_UNIQKEY recall another one; anybody who knows its key may then.",
+        ),
+        ("topics_max", Number(1, 1_000_000), 100_000, "Topics of the broker at most."),
+        ("groups_max", Number(1, 1_000_000), 100_000, "Consumer groups of the broker at most."),
+        ("clients_per_group_max", Number(1), 5_000, "Clients that are connected in one group at most."),
+        (
+            "subscriptions_per_client_max",
+            Number(1),
+            2_000,
+            "Subscriptions of one client at most, in all its groups.",
+        ),
+        (
+            "client_bytes_max",
+            Bytes(64 * KIB, GIB),
+            MIB,
+            "Memory for the groups and subscriptions of one client.",
+        ),
+        (
+            "group_clients_bytes_max",
+            Bytes(64 * KIB, 16 * GIB),
+            32 * MIB,
+            "Memory for the subscriptions of all clients of one group.",
+        ),
+        (
+            "clients_bytes_max",
+            Bytes(MIB, 64 * GIB),
+            128 * MIB,
+            "Memory for the groups and subscriptions of all clients.",
         ),
         ("register_interval_s", Seconds(10, 60), 30.0, "How often the broker renews its registration."),
         (
@@ -492,6 +524,36 @@ _ALL: list[Option] = [
             "crossing_bytes_max",
             Bytes(MIB, 16 * GIB),
             "Bytes of requests that may wait for the control plane.",
+        ),
+        (
+            "crossing_requests_per_connection_max",
+            Number(1),
+            "Requests of one connection that may wait for the control plane.",
+        ),
+        (
+            "crossing_bytes_per_connection_max",
+            Bytes(64 * KIB, 16 * GIB),
+            "Bytes of requests of one connection that may wait for the control plane.",
+        ),
+        (
+            "questions_max",
+            Number(1),
+            "Requests that may wait for the answer of another client, such as replies and relays of tools.",
+        ),
+        (
+            "questions_bytes_max",
+            Bytes(MIB, 16 * GIB),
+            "Bytes of requests that may wait for the answer of another client.",
+        ),
+        (
+            "questions_per_connection_max",
+            Number(1),
+            "Requests of one connection that may wait for the answer of another client.",
+        ),
+        (
+            "questions_bytes_per_connection_max",
+            Bytes(64 * KIB, 16 * GIB),
+            "Bytes of requests of one connection that may wait for the answer of another client.",
         ),
         ("crossing_age_ms_max", Number(1), "Age at which a waiting request is answered with code 2."),
         (

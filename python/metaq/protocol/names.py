@@ -66,6 +66,10 @@ NEVER_SENT_TO = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
+BROKER_GROUPS = frozenset({TRANSACTION_GROUP})
+"""The broker relies on the offsets of these groups, so no client may use them."""
+BROKER_TOPICS = frozenset({HALF_TOPIC, HALF_DONE_TOPIC})
+"""Only the broker reads these topics: a half message is nobody's before its commit."""
 DISPENSABLE = frozenset({TRACE_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC})
 """Often nobody consumes these, and they are not worth a full disk."""
 RESERVED = NEVER_SENT_TO | {TRACE_TOPIC, BENCHMARK_TOPIC}
@@ -78,6 +82,8 @@ def topic_fault(name: str) -> str | None:
     """The fault of a topic's name, in words for the person who chose it; None if there is none."""
     if not name.strip():
         return "the topic's name is blank: give it one"
+    if name in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        return f"the topic name {name} lacks the group after {name}: choose another"
     is_derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     limit = RETRY_TOPIC_CHARACTERS_MAX if is_derived else TOPIC_CHARACTERS_MAX
     return _fault("topic", name, limit)
@@ -111,6 +117,16 @@ def _fault(kind: str, name: str, limit: int) -> str | None:
 def is_client_writable(topic: str) -> bool:
     """False for the topics that only the broker itself writes to."""
     return topic not in NEVER_SENT_TO and not topic.startswith(SYSTEM_PREFIX)
+
+
+def is_client_readable(topic: str) -> bool:
+    """False for the topics that only the broker itself reads."""
+    return topic not in BROKER_TOPICS
+
+
+def is_client_usable(group: str) -> bool:
+    """False for the groups whose offsets the broker itself relies on."""
+    return group not in BROKER_GROUPS
 
 
 def is_system_group(group: str) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from metaq._core import Answer, Closed, ConnectionGone, Listener, Request
 from metaq.protocol.command import Command
@@ -13,19 +15,30 @@ from metaq.protocol.dispatch import Handlers
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.peer_log import peer_log
 from metaq.protocol.reply import Reply
+from metaq.protocol.slots import QUESTION_BYTES, QuestionLimits, Questions, Slots
 
 _log = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 256
 """The most events of one turn, so that timers and other sockets get their turn."""
+DRAIN_MAX: Final = 16
+"""The most events that are taken at once. What is taken is handled, however long that takes."""
+TURN_S: Final = 0.005
+"""After this time a turn ends, even if there is more."""
+TASKS_MAX: Final = 1024
+TASKS_PER_CONNECTION_MAX: Final = 128
 
 
 class Pump:
     """Drains one listener on the running loop and passes each event to its handler.
 
-    Synchronous handlers run in order of arrival, inside the drain. Asynchronous ones become tasks; while
-    `tasks_max` of them are under way nothing more is drained, so the listener's bounded queue fills and it
-    answers "busy" by itself.
+    Connections take turns. Synchronous handlers run inside the drain, those of one connection in their order.
+    Asynchronous ones become tasks, and each task holds a slot. While a connection has
+    `tasks_per_connection_max` slots, its other requests wait in the listener. While all `tasks_max` slots are
+    taken, nothing more is drained, so the listener's bounded queue fills and it answers "busy" by itself.
+
+    A request that waits for another client holds no slot meanwhile (`waiting_for_client`): that client may
+    never answer.
     """
 
     def __init__(
@@ -33,13 +46,19 @@ class Pump:
         listener: Listener,
         handlers: Handlers,
         on_closed: Callable[[Closed], None] | None = None,
-        tasks_max: int = 1024,
+        tasks_max: int = TASKS_MAX,
+        tasks_per_connection_max: int = TASKS_PER_CONNECTION_MAX,
+        questions: QuestionLimits | None = None,
     ) -> None:
         self._listener = listener
         self._handlers = handlers
         self._on_closed = on_closed
-        self._tasks_max = tasks_max
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._slots = Slots(tasks_max, tasks_per_connection_max, listener.pause)
+        self._questions = Questions(questions or QuestionLimits())
+        self._tasks: dict[asyncio.Future[Any], int] = {}
+        """The requests under way, with their connections."""
+        self._set_aside: dict[int, set[asyncio.Future[Any]]] = {}
+        """Connection → its requests that wait for another client."""
         self._waiting: dict[int, dict[int, asyncio.Future[Reply]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reading = False
@@ -54,7 +73,7 @@ class Pump:
         """Gives every request from now on to other handlers. Returns once those that the former handlers had
         begun are answered: what takes longer than `timeout` is cancelled and refused."""
         self._handlers = handlers
-        begun = self._tasks - {asyncio.current_task()}
+        begun = self._tasks.keys() - {asyncio.current_task()}
         if begun:
             _, late = await asyncio.wait(begun, timeout=timeout)
             for task in late:
@@ -78,7 +97,12 @@ class Pump:
     async def invoke(
         self, connection: int, command: Command, body: bytes = b"", timeout: float = 3.0
     ) -> Reply:
-        """Asks a connected client. Raises Unreachable if it has left or does not answer."""
+        """Asks a connected client. Raises Unreachable if it has left or does not answer, and Refused if too
+        many requests wait for clients already."""
+        with self.waiting_for_client(len(body)):
+            return await self._invoke(connection, command, body, timeout)
+
+    async def _invoke(self, connection: int, command: Command, body: bytes, timeout: float) -> Reply:
         loop = asyncio.get_running_loop()
         try:
             opaque = self._listener.invoke(connection, command.code, fields=command.to_fields(), body=body)
@@ -93,6 +117,31 @@ class Pump:
             raise Unreachable(f"{type(command).__name__}: no answer within {timeout:g} s") from None
         finally:
             self._forget(connection, opaque)
+
+    @contextmanager
+    def waiting_for_client(self, size_bytes: int = 0, questions: int = 1) -> Iterator[None]:
+        """Frees the slot of the request that the current task handles, while it waits for other clients. If
+        its own client leaves meanwhile, the request is cancelled: nobody needs its answer. Does nothing in a
+        task that handles no request, or that waits already. Raises Refused past the limits."""
+        task = asyncio.current_task()
+        connection = None if task is None else self._tasks.get(task)
+        if task is None or connection is None or task in self._set_aside.get(connection, ()):
+            yield
+            return
+        size_bytes += questions * QUESTION_BYTES
+        self._questions.add(connection, size_bytes)
+        self._set_aside.setdefault(connection, set()).add(task)
+        self._slots.give_back(connection)
+        self._resume()
+        try:
+            yield
+        finally:
+            self._slots.take(connection)
+            aside = self._set_aside[connection]
+            aside.discard(task)
+            if not aside:
+                del self._set_aside[connection]
+            self._questions.remove(connection, size_bytes)
 
     def send_oneway(self, connection: int, command: Command, body: bytes = b"") -> bool:
         """Sends a connected client a command that it does not answer; False if it has left."""
@@ -126,21 +175,26 @@ class Pump:
             self._reading = False
 
     def _drain(self) -> None:
-        room = min(BATCH_MAX, self._tasks_max - len(self._tasks))
-        if room <= 0:
-            self._pause()
-            return
-        for event in self._listener.drain(room):
-            try:
-                self._take(event)
-            except Exception:
-                _log.exception("an event of the data plane was not handled")
+        ends_at = time.monotonic() + TURN_S
+        for _ in range(BATCH_MAX // DRAIN_MAX):
+            room = min(DRAIN_MAX, self._slots.free)
+            if room <= 0:
+                self._pause()
+                return
+            events = self._listener.drain(room)
+            for event in events:
+                try:
+                    self._take(event)
+                except Exception:
+                    _log.exception("an event of the data plane was not handled")
+            if not events or time.monotonic() >= ends_at:
+                return
 
     def _take(self, event: Request | Answer | Closed) -> None:
         if isinstance(event, Request):
             rest = self._handlers.begin(event)
             if rest is not None:
-                self._finish_later(rest)
+                self._finish_later(rest, event.connection)
         elif isinstance(event, Answer):
             future = self._waiting.get(event.connection, {}).get(event.opaque)
             if future is not None and not future.done():
@@ -156,16 +210,19 @@ class Pump:
                     event.reason,
                 )
             self._abandon(event.connection, f"{event.remote} has closed its connection")
+            for task in list(self._set_aside.get(event.connection, ())):
+                task.cancel()
             if self._on_closed is not None:
                 self._on_closed(event)
 
-    def _finish_later(self, rest: Awaitable[None]) -> None:
+    def _finish_later(self, rest: Awaitable[None], connection: int) -> None:
         task = asyncio.ensure_future(rest)
-        self._tasks.add(task)
+        self._tasks[task] = connection
+        self._slots.take(connection)
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Future[None]) -> None:
-        self._tasks.discard(task)
+        self._slots.give_back(self._tasks.pop(task))
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a request was not answered", exc_info=error)
         self._resume()

@@ -73,7 +73,7 @@ async def fill(address: str, count: int) -> None:
         for number in range(count):
             await client.send("Orders", b"%d" % (number % 10) * 20_000)
         await client.heartbeat("billing", "Orders")
-        commit = UpdateConsumerOffset(consumer_group="billing", topic="Orders", queue_id=0, commit_offset=42)
+        commit = UpdateConsumerOffset(consumer_group="billing", topic="Orders", queue_id=0, commit_offset=1)
         (await client.connection.call(commit)).check()
 
 
@@ -169,7 +169,7 @@ async def has_everything(broker: Broker, count: int) -> None:
         await client.heartbeat("billing", "Orders")
         assert len(await client.bodies("billing", "Orders")) == count
         query = QueryConsumerOffset(consumer_group="billing", topic="Orders", queue_id=0)
-        assert (await client.connection.call(query)).check().header(QueueOffset).queue_offset == 42
+        assert (await client.connection.call(query)).check().header(QueueOffset).queue_offset == 1
         assert (await client.send("Orders", b"new")).queue_offset == count
 
 

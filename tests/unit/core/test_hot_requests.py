@@ -171,9 +171,12 @@ def test_offsets_are_committed_and_read_back(plane: Callable[..., Plane]) -> Non
         assert wire.call(15, where | {"commitOffset": 1, "topic": "none"}).code == 17
         assert wire.call(15, where | {"commitOffset": 1, "consumerGroup": "none"}).code == 26
         assert wire.call(15, where | {"commitOffset": -4}).code == 29
-        committed = pull_fields("orders", 0, 1) | {"sysFlag": 4 | 1, "commitOffset": 7}
-        wire.call(11, committed)
-        assert wire.call(14, where).fields["offset"] == "7"
+        assert wire.call(15, where | {"commitOffset": 2}).code == 29
+        assert wire.call(15, where | {"commitOffset": 0, "queueId": 99}).code == 29
+        wire.send("orders", b"y")
+        for committed_offset, kept in ((2, "2"), (3, "2")):
+            wire.call(11, pull_fields("orders", 0, 1) | {"sysFlag": 4 | 1, "commitOffset": committed_offset})
+            assert wire.call(14, where).fields["offset"] == kept
 
 
 def test_the_ends_of_a_queue_and_search_by_time(plane: Callable[..., Plane]) -> None:

@@ -56,6 +56,10 @@ impl Listener {
         events.into_iter().map(|event| to_python(py, event, &self.inner.shared)).collect()
     }
 
+    fn pause(&self, connection: u64, paused: bool) {
+        self.inner.shared.crossing.pause(connection, paused);
+    }
+
     #[pyo3(signature = (connection, code, *, fields=None, body=&[][..], oneway=false))]
     fn invoke(
         &self,

@@ -92,6 +92,8 @@ pub struct ServerSettings {
     idle_timeout_ms: u64,
     crossing_requests_max: usize,
     crossing_bytes_max: usize,
+    crossing_requests_per_connection_max: usize,
+    crossing_bytes_per_connection_max: usize,
     crossing_age_ms_max: u64,
     connection_output_bytes_max: usize,
     connection_memory_bytes_max: usize,
@@ -117,6 +119,8 @@ impl From<ServerSettings> for metaq_server::ServerSettings {
             idle_timeout_ms: from.idle_timeout_ms,
             crossing_requests_max: from.crossing_requests_max,
             crossing_bytes_max: from.crossing_bytes_max,
+            crossing_requests_per_connection_max: from.crossing_requests_per_connection_max,
+            crossing_bytes_per_connection_max: from.crossing_bytes_per_connection_max,
             crossing_age_ms_max: from.crossing_age_ms_max,
             connection_output_bytes_max: from.connection_output_bytes_max,
             connection_memory_bytes_max: from.connection_memory_bytes_max,
@@ -160,6 +164,7 @@ pub struct BrokerSettings {
     transaction_timeout_ms: i64,
     transaction_immunity_s_max: i64,
     transactions_open_max: usize,
+    transactions_open_per_group_max: usize,
     transactions_ended_kept: usize,
     timer_max_delay_s: i64,
     timer_roll_s: i64,
@@ -208,6 +213,7 @@ impl BrokerSettings {
                 timeout_ms: self.transaction_timeout_ms,
                 immunity_ms_max: self.transaction_immunity_s_max.saturating_mul(1_000),
                 open_max: self.transactions_open_max,
+                open_per_group_max: self.transactions_open_per_group_max,
                 ended_kept: self.transactions_ended_kept,
             },
             timer: metaq_server::TimerSettings {
@@ -232,6 +238,7 @@ pub struct TopicPolicy {
     write_queues: i32,
     permission: u8,
     client_writable: bool,
+    client_readable: bool,
     send_messages_per_second: u64,
     send_bytes_per_second: u64,
 }
@@ -244,6 +251,7 @@ impl From<TopicPolicy> for metaq_server::Topic {
             write_queues: from.write_queues,
             permission: from.permission,
             client_writable: from.client_writable,
+            client_readable: from.client_readable,
             send_limit: Limit::new(Rates {
                 messages: from.send_messages_per_second,
                 bytes: from.send_bytes_per_second,
@@ -266,6 +274,7 @@ pub struct SubscriptionPolicy {
 #[derive(FromPyObject)]
 pub struct GroupPolicy {
     name: String,
+    client_usable: bool,
     consume_enabled: bool,
     broadcast_enabled: bool,
     broadcasting: bool,
@@ -311,6 +320,7 @@ impl From<GroupPolicy> for metaq_server::Group {
     fn from(from: GroupPolicy) -> Self {
         metaq_server::Group {
             name: from.name,
+            client_usable: from.client_usable,
             consume_enabled: from.consume_enabled,
             broadcast_enabled: from.broadcast_enabled,
             broadcasting: from.broadcasting,

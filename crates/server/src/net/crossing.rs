@@ -1,10 +1,11 @@
 //! The bounded way up: requests that the data plane does not answer itself wait here for Python's event loop.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use metaq_wire::{Encoding, Frame, FrameEncoder, Header, WireError};
 use parking_lot::Mutex;
 
@@ -119,26 +120,72 @@ pub enum Event {
     Closed(Arc<Peer>),
 }
 
+/// A connection of which nothing waits may always add a request of this size: others cannot take all the room.
+const GUARANTEED_BYTES: usize = 4 * 1024;
+
+/// The events of one connection, oldest first.
+#[derive(Default)]
+struct Line {
+    events: VecDeque<Event>,
+    requests: usize,
+    bytes: usize,
+    /// Python has enough requests of this connection under way: the others wait here.
+    paused: bool,
+    /// It is among the turns.
+    has_turn: bool,
+}
+
 #[derive(Default)]
 struct Waiting {
-    events: VecDeque<Event>,
+    /// By connection. A line that is empty and not paused is removed.
+    lines: HashMap<u64, Line, RandomState>,
+    /// The connections in the order of their turns. Those that were paused since then are passed over.
+    turns: VecDeque<u64>,
     requests: usize,
     bytes: usize,
 }
 
-/// The queue and the descriptor that is readable while it holds something.
+/// The limits of what waits for Python.
+#[derive(Debug, Clone)]
+pub struct CrossingLimits {
+    pub requests_max: usize,
+    pub bytes_max: usize,
+    pub requests_per_connection_max: usize,
+    pub bytes_per_connection_max: usize,
+    pub age_ms_max: u64,
+}
+
+/// The limit that refused an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overload {
+    Everybody,
+    Connection,
+}
+
+impl Overload {
+    pub fn remark(self) -> &'static str {
+        match self {
+            Overload::Everybody => {
+                "[OVERLOAD] too many requests wait for the broker's control plane; try again later"
+            }
+            Overload::Connection => {
+                "[OVERLOAD] too many requests of this connection wait for the broker's control plane; wait for their answers (crossing_requests_per_connection_max, crossing_bytes_per_connection_max)"
+            }
+        }
+    }
+}
+
+/// The waiting events, one line for each connection, and the descriptor that is readable while one of them has its turn.
+/// Connections take turns, so that one that asks for much delays itself and nobody else.
 pub struct Crossing {
     waiting: Mutex<Waiting>,
     notice: Notice,
-    requests_max: usize,
-    bytes_max: usize,
-    age_ms_max: u64,
+    limits: CrossingLimits,
 }
 
 impl Crossing {
-    pub fn new(requests_max: usize, bytes_max: usize, age_ms_max: u64) -> std::io::Result<Self> {
-        let notice = Notice::new()?;
-        Ok(Crossing { waiting: Mutex::default(), notice, requests_max, bytes_max, age_ms_max })
+    pub fn new(limits: CrossingLimits) -> std::io::Result<Self> {
+        Ok(Crossing { waiting: Mutex::default(), notice: Notice::new()?, limits })
     }
 
     pub fn fileno(&self) -> RawFd {
@@ -146,45 +193,81 @@ impl Crossing {
     }
 
     /// Queues an event. A request or answer past the limits is refused; the end of a connection never is.
-    pub fn offer(&self, event: Event) -> Result<(), Event> {
-        let size = match &event {
-            Event::Request(crossed) | Event::Answer(crossed) => Some(crossed.len()),
-            Event::Closed(_) => None,
-        };
+    pub fn offer(&self, event: Event) -> Result<(), Overload> {
         let mut waiting = self.waiting.lock();
+        let (id, size) = match &event {
+            Event::Request(crossed) | Event::Answer(crossed) => (crossed.peer.id, Some(crossed.len())),
+            Event::Closed(peer) => (peer.id, None),
+        };
         if let Some(size) = size {
-            if waiting.requests >= self.requests_max || waiting.bytes + size > self.bytes_max {
-                return Err(event);
-            }
+            self.check(&waiting, id, size)?;
             waiting.requests += 1;
             waiting.bytes += size;
         }
-        waiting.events.push_back(event);
-        let first = waiting.events.len() == 1;
-        drop(waiting);
-        if first {
-            self.notice.set();
+        let Waiting { lines, turns, .. } = &mut *waiting;
+        let line = lines.entry(id).or_default();
+        line.requests += usize::from(size.is_some());
+        line.bytes += size.unwrap_or(0);
+        line.events.push_back(event);
+        if line.wants_turn() {
+            line.has_turn = true;
+            turns.push_back(id);
+            if turns.len() == 1 {
+                self.notice.set();
+            }
         }
         Ok(())
     }
 
-    /// Takes up to `count_max` events, oldest first; the descriptor stays readable while more wait. Requests that have
-    /// waited too long are refused here: their sender has given up, and may have asked elsewhere.
-    pub fn drain(&self, count_max: usize) -> Vec<Event> {
-        let mut waiting = self.waiting.lock();
-        let count = count_max.min(waiting.events.len());
-        let taken: Vec<Event> = waiting.events.drain(..count).collect();
-        for event in &taken {
-            if let Event::Request(crossed) | Event::Answer(crossed) = event {
-                waiting.requests -= 1;
-                waiting.bytes -= crossed.len();
+    fn check(&self, waiting: &Waiting, id: u64, size: usize) -> Result<(), Overload> {
+        let limits = &self.limits;
+        let line = waiting.lines.get(&id).filter(|line| line.requests > 0);
+        let is_waiting = line.is_some();
+        // The limits of a connection let any single frame cross, however large.
+        if let Some(line) = line {
+            if line.requests >= limits.requests_per_connection_max
+                || line.bytes + size > limits.bytes_per_connection_max
+            {
+                return Err(Overload::Connection);
             }
         }
-        if waiting.events.is_empty() {
+        let is_full = waiting.requests >= limits.requests_max || waiting.bytes + size > limits.bytes_max;
+        if is_full && (is_waiting || size > GUARANTEED_BYTES) {
+            return Err(Overload::Everybody);
+        }
+        Ok(())
+    }
+
+    /// Takes up to `count_max` events: one of each connection in turn, its oldest first. The descriptor stays readable
+    /// while more can be taken. Requests that have waited too long are refused here: their sender has given up, and may
+    /// have asked elsewhere.
+    pub fn drain(&self, count_max: usize) -> Vec<Event> {
+        let mut taken = Vec::new();
+        let mut waiting = self.waiting.lock();
+        while taken.len() < count_max {
+            let Some(event) = waiting.take_next() else { break };
+            taken.push(event);
+        }
+        if waiting.turns.is_empty() {
             self.notice.clear();
         }
         drop(waiting);
         taken.into_iter().filter(|event| !self.answer_late(event)).collect()
+    }
+
+    /// Lets the events of a connection wait, or lets them be taken again.
+    pub fn pause(&self, id: u64, paused: bool) {
+        let mut waiting = self.waiting.lock();
+        let Waiting { lines, turns, .. } = &mut *waiting;
+        let line = lines.entry(id).or_default();
+        line.paused = paused;
+        if line.wants_turn() {
+            line.has_turn = true;
+            turns.push_back(id);
+            self.notice.set();
+        } else if line.events.is_empty() && !line.paused {
+            lines.remove(&id);
+        }
     }
 
     /// Refuses a request that has waited too long. Nobody repeats a oneway, so a oneway is never late.
@@ -193,15 +276,57 @@ impl Crossing {
             return false;
         };
         let age_ms = crossed.peer.now_ms().saturating_sub(crossed.since_ms);
-        if crossed.oneway || age_ms <= self.age_ms_max {
+        if crossed.oneway || age_ms <= self.limits.age_ms_max {
             return false;
         }
         crossed.peer.counts.refused.add(1);
         let remark = format!(
             "[TIMEOUT_CLEAN_QUEUE] the request waited {age_ms} ms for the broker's control plane; the limit is {} (crossing_age_ms_max)",
-            self.age_ms_max
+            self.limits.age_ms_max
         );
         crossed.respond(response_code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
         true
+    }
+}
+
+impl Line {
+    fn wants_turn(&self) -> bool {
+        !self.has_turn && !self.paused && !self.events.is_empty()
+    }
+}
+
+impl Waiting {
+    /// The next event whose connection is not paused.
+    fn take_next(&mut self) -> Option<Event> {
+        while let Some(id) = self.turns.pop_front() {
+            let taken = self.take_of(id);
+            if taken.is_some() {
+                return taken;
+            }
+        }
+        None
+    }
+
+    fn take_of(&mut self, id: u64) -> Option<Event> {
+        let line = self.lines.get_mut(&id)?;
+        line.has_turn = false;
+        if line.paused {
+            return None;
+        }
+        let event = line.events.pop_front()?;
+        if let Event::Request(crossed) | Event::Answer(crossed) = &event {
+            let size = crossed.len();
+            line.requests -= 1;
+            line.bytes -= size;
+            self.requests -= 1;
+            self.bytes -= size;
+        }
+        if line.events.is_empty() {
+            self.lines.remove(&id);
+        } else {
+            line.has_turn = true;
+            self.turns.push_back(id);
+        }
+        Some(event)
     }
 }

@@ -24,7 +24,7 @@ use crate::broker::Broker;
 use crate::net::answers::Answers;
 use crate::net::connection;
 use crate::net::counts::{Counts, ListenerFigures};
-use crate::net::crossing::{Crossing, Event};
+use crate::net::crossing::{Crossing, CrossingLimits, Event};
 use crate::net::held_appends::HeldAppends;
 use crate::net::memory::{Memory, PeerMemory};
 use crate::net::output::Body;
@@ -101,11 +101,13 @@ impl Listener {
         let (socket, old_socket) = bind_all(&settings)?;
         let port = local_port(&socket);
         let old_port = old_socket.as_ref().map(local_port);
-        let crossing = Crossing::new(
-            settings.crossing_requests_max,
-            settings.crossing_bytes_max,
-            settings.crossing_age_ms_max,
-        )
+        let crossing = Crossing::new(CrossingLimits {
+            requests_max: settings.crossing_requests_max,
+            bytes_max: settings.crossing_bytes_max,
+            requests_per_connection_max: settings.crossing_requests_per_connection_max,
+            bytes_per_connection_max: settings.crossing_bytes_per_connection_max,
+            age_ms_max: settings.crossing_age_ms_max,
+        })
         .map_err(ServerError::Threads)?;
         let shared = Shared {
             relay: Relay::new(&settings),

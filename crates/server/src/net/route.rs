@@ -163,9 +163,8 @@ impl Shared {
             return;
         }
         ask.peer.counts.crossed.add(1);
-        if self.crossing.offer(Event::Request(Crossed::of(ask))).is_err() {
-            let remark = "[OVERLOAD] too many requests wait for the broker's control plane; try again later";
-            ask.refuse(answers, response_code::SYSTEM_BUSY, remark);
+        if let Err(overload) = self.crossing.offer(Event::Request(Crossed::of(ask))) {
+            ask.refuse(answers, response_code::SYSTEM_BUSY, overload.remark());
         }
     }
 

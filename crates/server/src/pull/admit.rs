@@ -43,6 +43,9 @@ impl Puller {
             );
             return Err(Denial::refused(response_code::NO_PERMISSION, remark));
         }
+        if !group.client_usable {
+            return Err(Denial::Refused(closed_group(&group.name)));
+        }
         if !group.consume_enabled {
             let remark = format!("group[{}] is not allowed to consume", group.name);
             return Err(Denial::refused(response_code::NO_PERMISSION, remark));
@@ -51,6 +54,9 @@ impl Puller {
             let remark = format!("topic[{}] does not exist; create it first", header.topic);
             return Err(Denial::refused(response_code::TOPIC_NOT_EXIST, remark));
         };
+        if !topic.client_readable {
+            return Err(Denial::Refused(closed_topic(&topic.name)));
+        }
         if topic.permission & PERMISSION_READ == 0 {
             let remark =
                 format!("topic[{}] is not readable: its permission is {}", topic.name, topic.permission);
@@ -120,6 +126,20 @@ impl Puller {
         }
         Err(Denial::UnknownExpression)
     }
+}
+
+/// Refuses a client that uses a group of the broker's own.
+#[cold]
+pub(super) fn closed_group(group: &str) -> Refusal {
+    let remark = format!("group[{group}] is the broker's own: no client may use it; choose another group");
+    Refusal::new(response_code::NO_PERMISSION, remark)
+}
+
+/// Refuses a client that reads a topic which only the broker reads.
+#[cold]
+pub(super) fn closed_topic(topic: &str) -> Refusal {
+    let remark = format!("topic[{topic}] is the broker's own: no client may read it");
+    Refusal::new(response_code::NO_PERMISSION, remark)
 }
 
 fn tags_filter(expression: &str, tags_max: usize) -> Result<Filter, Denial> {

@@ -1,7 +1,6 @@
 //! PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): slices of the log for a consumer, or a wait until there are some.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 use metaq_store::{Bounds, Filter, GetStatus, Got, Store};
@@ -20,6 +19,7 @@ use crate::pull::function::{is_function, is_unjudged, without_candidates};
 use crate::pull::function_lines::FunctionLines;
 use crate::pull::held_pulls::Holds;
 use crate::pull::offsets::Offsets;
+use crate::pull::visible_end::VisibleEnd;
 use crate::settings::PullSettings;
 
 const FLAG_COMMIT: i32 = 1;
@@ -62,11 +62,11 @@ pub struct Puller {
     pub(super) is_replica: bool,
     /// The last bytes of the log, which are expected in memory; None if no replica is ever suggested.
     pub(super) recent_bytes: Option<i64>,
-    /// The log ended here when this role began, and not all of it was confirmed; 0 if all of it was.
-    unconfirmed_end: AtomicI64,
+    pub(super) visible_end: Arc<VisibleEnd>,
 }
 
 impl Puller {
+    #[allow(clippy::too_many_arguments, reason = "the rooms that a pull passes through")]
     pub fn new(
         store: Arc<Store>,
         broker_name: String,
@@ -74,6 +74,7 @@ impl Puller {
         policy: Arc<Policy>,
         offsets: Arc<Offsets>,
         flow: Arc<Flow>,
+        visible_end: Arc<VisibleEnd>,
         is_replica: bool,
     ) -> std::io::Result<Self> {
         let recent_bytes = settings.slave_read.then(|| {
@@ -96,14 +97,13 @@ impl Puller {
             flow,
             is_replica,
             recent_bytes,
-            unconfirmed_end: AtomicI64::new(0),
+            visible_end,
         })
     }
 
     /// Notes, when a role begins, up to where the log waits for other brokers to confirm it.
     pub(crate) fn note_log_end(&self) {
-        let is_waiting = self.store.confirmed_offset() < self.store.held_offset();
-        self.unconfirmed_end.store(if is_waiting { self.store.end_offset() } else { 0 }, Relaxed);
+        self.visible_end.note_log_end();
     }
 
     pub fn handle(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
@@ -131,19 +131,13 @@ impl Puller {
             self.add_answer(&pull, ask.peer, response_code::PULL_OFFSET_MOVED, elsewhere, answers);
             return Outcome::Done;
         }
-        if header.system_flag & FLAG_COMMIT != 0 && header.commit_offset >= 0 {
-            let (group, topic) = (&header.consumer_group, &header.topic);
-            if self.is_replica {
-                self.offsets.advance(group, topic, header.queue_id, header.commit_offset);
-            } else {
-                self.offsets.commit(group, topic, header.queue_id, header.commit_offset);
-            }
-        }
         let may_wait = header.system_flag & FLAG_SUSPEND != 0 && header.suspend_timeout_ms > 0;
         let wait = may_wait.then(|| self.suspension(header.suspend_timeout_ms as u64));
         let Some(got) = self.get_within(&pull, ask.peer, false, &mut self.allowance()) else {
+            self.take_commit(&header, self.store.max_offset(&header.topic, header.queue_id));
             return self.hold_paced(ask, pull, wait, answers);
         };
+        self.take_commit(&header, got.max_offset);
         let code = pull_code(&got, pull.queue_offset);
         if is_unjudged(&pull, &got) {
             return self.hold(ask, pull, wait.unwrap_or_default(), Puller::line_up, answers);
@@ -153,6 +147,21 @@ impl Puller {
         }
         self.add_answer(&pull, ask.peer, code, got, answers);
         Outcome::Done
+    }
+
+    /// Commits the offset that the pull carries, unless it lies beyond the end of the queue.
+    fn take_commit(&self, header: &PullHeader<'_>, end: i64) {
+        let committed_offset = header.commit_offset;
+        let is_given = header.system_flag & FLAG_COMMIT != 0 && committed_offset >= 0;
+        if !is_given || self.visible_end.exceeds(committed_offset, end) {
+            return;
+        }
+        let (group, topic) = (&header.consumer_group, &header.topic);
+        if self.is_replica {
+            self.offsets.advance(group, topic, header.queue_id, committed_offset);
+        } else {
+            self.offsets.commit(group, topic, header.queue_id, committed_offset);
+        }
     }
 
     pub(super) fn allowance(&self) -> Allowance {
@@ -182,16 +191,10 @@ impl Puller {
     /// corrects the offset would then repeat messages, or skip those that come to stand there.
     pub(super) fn or_wait(&self, pull: &Pull, got: Got) -> Got {
         let is_beyond = matches!(got.status, GetStatus::PastEnd | GetStatus::NoQueue | GetStatus::EmptyQueue);
-        if !is_beyond || pull.queue_offset <= got.max_offset || !self.may_become_visible() {
+        if !is_beyond || pull.queue_offset <= got.max_offset || !self.visible_end.may_move() {
             return got;
         }
         Got { status: GetStatus::AtEnd, next_offset: pull.queue_offset, ..got }
-    }
-
-    /// Whether records may become visible that other brokers have shown already. On a replica that is always so: its
-    /// master knows better which offsets exist. On a master it is so until the log is confirmed that it began with.
-    fn may_become_visible(&self) -> bool {
-        self.is_replica || self.store.confirmed_offset() < self.unconfirmed_end.load(Relaxed)
     }
 
     /// Forgets the pulls of a peer that has left.

@@ -5,7 +5,8 @@
 //! of such pulls, `waiting` decides for how long, and serves or ends them. A pull whose group has a limit goes through `pacing`; one that a function
 //! filters stands in `function_lines` until Python takes it (`function`). `expressions` keeps the filters that Python
 //! compiled for pulls that bring their own. `offsets` is the table of committed offsets, `offset_requests` answers the
-//! requests about it (14, 15) and about a queue's ends (29, 30, 31), `reset` sends running consumers elsewhere.
+//! requests about it (14, 15) and about a queue's ends (29, 30, 31), `reset` sends running consumers elsewhere, `visible_end` knows which
+//! offsets can be true.
 //!
 //! Called by `net::route`, by the store when messages arrive, by the plane's thread when a wait is over, and by Python.
 //! Nothing here waits or calls Python.
@@ -21,6 +22,7 @@ pub(crate) mod offset_requests;
 pub(crate) mod offsets;
 pub(crate) mod pacing;
 pub(crate) mod reset;
+pub(crate) mod visible_end;
 pub(crate) mod waiting;
 
 pub use handler::Puller;

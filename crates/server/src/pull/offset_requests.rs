@@ -7,21 +7,30 @@ use metaq_wire::QueueHeader;
 
 use crate::codes::{request_code, response_code};
 use crate::net::answers::Answers;
-use crate::net::route::{Ask, Outcome};
-use crate::policy::Policy;
+use crate::net::route::{Ask, Outcome, Refusal};
+use crate::policy::{Group, Policy, Topic};
+use crate::pull::admit::{closed_group, closed_topic};
 use crate::pull::offsets::Offsets;
+use crate::pull::visible_end::VisibleEnd;
 
 /// Answers the small requests about one queue.
 pub struct OffsetRequests {
     store: Arc<Store>,
     policy: Arc<Policy>,
     offsets: Arc<Offsets>,
+    visible_end: Arc<VisibleEnd>,
     is_replica: bool,
 }
 
 impl OffsetRequests {
-    pub fn new(store: Arc<Store>, policy: Arc<Policy>, offsets: Arc<Offsets>, is_replica: bool) -> Self {
-        OffsetRequests { store, policy, offsets, is_replica }
+    pub fn new(
+        store: Arc<Store>,
+        policy: Arc<Policy>,
+        offsets: Arc<Offsets>,
+        visible_end: Arc<VisibleEnd>,
+        is_replica: bool,
+    ) -> Self {
+        OffsetRequests { store, policy, offsets, visible_end, is_replica }
     }
 
     pub fn handle(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
@@ -71,28 +80,52 @@ impl OffsetRequests {
     fn update_committed(&self, ask: &Ask<'_>, header: &QueueHeader<'_>, answers: &mut Answers) -> Outcome {
         let group = header.consumer_group.as_deref().unwrap_or_default();
         let policy = self.policy.read();
-        if policy.topic(&header.topic).is_none() {
+        let Some(topic) = policy.topic(&header.topic) else {
             let remark = format!("topic[{}] does not exist", header.topic);
             return ask.refuse(answers, response_code::TOPIC_NOT_EXIST, &remark);
-        }
-        if policy.group(group).is_none() {
+        };
+        let Some(rules) = policy.group(group) else {
             let remark = format!("group[{group}] does not exist; a heartbeat of its consumers creates it");
             return ask.refuse(answers, response_code::SUBSCRIPTION_GROUP_NOT_EXIST, &remark);
+        };
+        let queue_id = header.queue_id;
+        let Some(committed_offset) = header.commit_offset.filter(|offset| *offset >= 0 && queue_id >= 0)
+        else {
+            let remark = "queueId and commitOffset must be given and not negative";
+            return ask.refuse(answers, response_code::INVALID_PARAMETER, remark);
+        };
+        if let Some(refusal) = outside(topic, rules, queue_id) {
+            return ask.refuse_with(answers, &refusal);
         }
-        match header.commit_offset {
-            Some(committed_offset) if committed_offset >= 0 && header.queue_id >= 0 => {
-                if self.is_replica {
-                    self.offsets.advance(group, &header.topic, header.queue_id, committed_offset);
-                } else {
-                    self.offsets.commit(group, &header.topic, header.queue_id, committed_offset);
-                }
-                ask.done(answers)
+        if self.is_replica {
+            self.offsets.advance(group, &header.topic, queue_id, committed_offset);
+            return ask.done(answers);
+        }
+        let end = || self.visible_end.check(&header.topic, queue_id, committed_offset);
+        match self.offsets.commit_within(group, &header.topic, queue_id, committed_offset, end) {
+            Ok(()) => ask.done(answers),
+            Err(end) => {
+                let remark = format!(
+                    "offset {committed_offset} is beyond the end of queue {queue_id} of topic[{}], which is {end}",
+                    header.topic
+                );
+                ask.refuse(answers, response_code::INVALID_PARAMETER, &remark)
             }
-            _ => ask.refuse(
-                answers,
-                response_code::INVALID_PARAMETER,
-                "queueId and commitOffset must be given and not negative",
-            ),
         }
     }
+}
+
+/// Why no client may commit an offset of that queue; None if one may.
+fn outside(topic: &Topic, group: &Group, queue_id: i32) -> Option<Refusal> {
+    if !group.client_usable {
+        return Some(closed_group(&group.name));
+    }
+    if !topic.client_readable {
+        return Some(closed_topic(&topic.name));
+    }
+    let queues = topic.read_queues.max(topic.write_queues);
+    (queue_id >= queues).then(|| {
+        let remark = format!("queue {queue_id} is outside topic[{}], which has {queues} queues", topic.name);
+        Refusal::new(response_code::INVALID_PARAMETER, remark)
+    })
 }

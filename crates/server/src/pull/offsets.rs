@@ -22,6 +22,8 @@ struct Reset {
 #[derive(Default)]
 struct Committed {
     queues: Queues,
+    /// Ends of queues that were seen. An offset up to there is possible and needs no look into the store.
+    ends: Queues,
     /// It is on the list of changes.
     changed: bool,
 }
@@ -66,6 +68,35 @@ impl Offsets {
             return;
         }
         table.put(key, queue_id, committed_offset);
+    }
+
+    /// Commits an offset like [`commit`](Self::commit), if it is possible. `end` says how far the queue goes, or fails
+    /// with that if the offset lies beyond; it is asked only for offsets that are higher than the last answer.
+    pub fn commit_within(
+        &self,
+        group: &str,
+        topic: &str,
+        queue_id: i32,
+        committed_offset: i64,
+        end: impl FnOnce() -> Result<i64, i64>,
+    ) -> Result<(), i64> {
+        let name = key(group, topic);
+        let mut table = self.table.write();
+        if table.resets.get(&name).is_some_and(|queues| queues.contains_key(&queue_id)) {
+            return Ok(());
+        }
+        let is_within = |ends: &Queues| ends.get(&queue_id).is_some_and(|end| committed_offset <= *end);
+        if table.put_if(name, queue_id, committed_offset, |ends| committed_offset == 0 || is_within(ends)) {
+            return Ok(());
+        }
+        // The store may have to look on the disk, so nobody may wait for it.
+        drop(table);
+        let end = end()?;
+        self.commit(group, topic, queue_id, committed_offset);
+        if let Some(committed) = self.table.write().committed.get_mut(&key(group, topic)) {
+            committed.ends.insert(queue_id, end);
+        }
+        Ok(())
     }
 
     /// Commits an offset unless a later one is committed. For a replica, whose master may know a later one, and for a
@@ -139,7 +170,8 @@ impl Offsets {
     }
 
     pub fn load(&self, offsets: HashMap<String, Queues>) {
-        let committed = offsets.into_iter().map(|(key, queues)| (key, Committed { queues, changed: false }));
+        let committed =
+            offsets.into_iter().map(|(key, queues)| (key, Committed { queues, ..Committed::default() }));
         self.table.write().committed.extend(committed);
     }
 
@@ -182,17 +214,31 @@ impl Offsets {
 
 impl Table {
     fn put(&mut self, key: String, queue_id: i32, committed_offset: i64) {
+        self.put_if(key, queue_id, committed_offset, |_| true);
+    }
+
+    /// Puts the offset if it `fits` the ends that were seen; false if it does not.
+    #[inline]
+    fn put_if(
+        &mut self,
+        key: String,
+        queue_id: i32,
+        committed_offset: i64,
+        fits: impl Fn(&Queues) -> bool,
+    ) -> bool {
         // The key is copied once between two writes to disk, however often a consumer commits.
         let Table { committed, changed, .. } = self;
         let entry = match committed.entry(key) {
+            Entry::Occupied(found) if !fits(&found.get().ends) => return false,
             Entry::Occupied(found) if found.get().changed => found.into_mut(),
             Entry::Occupied(found) => {
                 if found.get().queues.get(&queue_id) == Some(&committed_offset) {
-                    return;
+                    return true;
                 }
                 changed.push(found.key().clone());
                 found.into_mut()
             }
+            Entry::Vacant(_) if !fits(&Queues::new()) => return false,
             Entry::Vacant(vacant) => {
                 changed.push(vacant.key().clone());
                 vacant.insert(Committed::default())
@@ -200,6 +246,7 @@ impl Table {
         };
         entry.changed = true;
         entry.queues.insert(queue_id, committed_offset);
+        true
     }
 
     fn take(&mut self, key: String) -> Change {
@@ -239,6 +286,31 @@ mod tests {
         offsets.commit("h", "t", 3, 2);
         assert_eq!(offsets.take_changed(), [change("t@h", &[(3, 2)], &[])]);
         assert_eq!(offsets.take_changed(), []);
+    }
+
+    #[test]
+    fn the_end_of_a_queue_is_looked_up_only_for_offsets_beyond_the_last_one() {
+        let offsets = Offsets::default();
+        let mut asked = 0;
+        let mut commit = |committed_offset: i64, end: i64| {
+            offsets.commit_within("g", "t", 0, committed_offset, || {
+                asked += 1;
+                if committed_offset > end { Err(end) } else { Ok(end) }
+            })
+        };
+        assert_eq!(commit(0, 0), Ok(()));
+        assert_eq!(commit(1, 0), Err(0));
+        assert_eq!((commit(3, 10), commit(10, 10), commit(2, 10)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(commit(11, 10), Err(10));
+        assert_eq!(commit(11, 20), Ok(()));
+        assert_eq!((asked, offsets.get("g", "t", 0)), (4, Some(11)));
+        offsets.remove(None, Some("t"));
+        let gone = offsets.commit_within("g", "t", 0, 1, || Err(0));
+        assert_eq!(
+            (gone, offsets.get("g", "t", 0)),
+            (Err(0), None),
+            "the topic was deleted, its ends with it"
+        );
     }
 
     #[test]

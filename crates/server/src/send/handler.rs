@@ -133,7 +133,7 @@ impl Sender {
         };
         validate::properties_size(&record, waits_for.reserved_bytes())?;
 
-        let appended = self.append(ask, &record, waits_for, &marks, answers)?;
+        let appended = self.append(ask, header, &record, waits_for, &marks, answers)?;
         if ask.header.is_oneway() {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use crate::net::route::{Ask, Refusal};
 use crate::send::handler::Sender;
 use crate::send::properties::Marks;
 use crate::send::rewrite::WaitsFor;
-use crate::transaction::open::{Kind, immunity_ms};
+use crate::transaction::open::{GroupKey, Kind, immunity_ms};
 
 impl Sender {
     /// The queue of a message whose sender left the choice to the broker.
@@ -48,13 +48,14 @@ impl Sender {
     pub(super) fn append(
         &self,
         ask: &Ask<'_>,
+        header: &SendHeader<'_>,
         record: &NewRecord<'_>,
         waits_for: WaitsFor,
         marks: &Marks<'_>,
         answers: &mut Answers,
     ) -> Result<Appended, Refusal> {
         let appended = match waits_for {
-            WaitsFor::Commit => self.append_half(record, marks)?,
+            WaitsFor::Commit => self.append_half(header, record, marks)?,
             _ => self.store.append(record)?,
         };
         count(ask, 1, answers);
@@ -72,13 +73,20 @@ impl Sender {
         Ok(appended)
     }
 
-    fn append_half(&self, record: &NewRecord<'_>, marks: &Marks<'_>) -> Result<Appended, Refusal> {
-        let kind = Kind { immunity_ms: immunity_ms(marks.immunity), is_batch: marks.half_batch.is_some() };
-        self.transactions.append_half(record, kind)?.ok_or_else(|| {
-            let limit = self.transactions.open_max();
-            let remark = format!("[OVERLOAD] {limit} transactions are open already (transactions_open_max)");
-            Refusal::new(response_code::SYSTEM_BUSY, remark)
-        })
+    fn append_half(
+        &self,
+        header: &SendHeader<'_>,
+        record: &NewRecord<'_>,
+        marks: &Marks<'_>,
+    ) -> Result<Appended, Refusal> {
+        let kind = Kind {
+            immunity_ms: immunity_ms(marks.immunity),
+            is_batch: marks.half_batch.is_some(),
+            group: GroupKey::of(header.producer_group.as_bytes()),
+        };
+        self.transactions
+            .append_half(record, kind)?
+            .ok_or_else(|| Refusal::new(response_code::SYSTEM_BUSY, self.transactions.explain_full()))
     }
 }
 

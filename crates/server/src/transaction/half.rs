@@ -41,10 +41,10 @@ pub struct DueTransaction {
 }
 
 impl Transactions {
-    /// Stores a half message; None if too many transactions are open.
+    /// Stores a half message; None if too many transactions are open, in all or of its producer group.
     pub fn append_half(&self, record: &NewRecord<'_>, kind: Kind) -> Result<Option<Appended>, StoreError> {
         let mut ledger = self.ledger.lock();
-        if ledger.is_full() {
+        if ledger.is_full(kind.group) {
             return Ok(None);
         }
         let appended = self.store.append(record)?;

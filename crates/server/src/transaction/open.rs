@@ -4,7 +4,10 @@
 //! is written to the done topic. After a restart both topics together tell which transactions are open. Nothing here
 //! touches the store: `half` stores half messages, `end` ends transactions.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::BuildHasher;
+use std::sync::LazyLock;
 
 use foldhash::fast::RandomState;
 use metaq_wire::Record;
@@ -34,12 +37,27 @@ pub struct Kind {
     pub immunity_ms: i64,
     /// It holds many messages, and the decision about them may take long: see [`Half::is_wanted`].
     pub is_batch: bool,
+    /// The producer group that began it.
+    pub group: GroupKey,
+}
+
+/// Stands for the name of a producer group, of which there may be one for each of many transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GroupKey(u64);
+
+impl GroupKey {
+    pub fn of(group: &[u8]) -> Self {
+        // Random in each process, so that nobody can choose a name that counts as another's.
+        static HASHING: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        GroupKey(HASHING.hash_one(group))
+    }
 }
 
 impl Kind {
     pub fn of(record: &Record<'_>) -> Self {
         let immunity_ms = immunity_ms(record.property("CHECK_IMMUNITY_TIME_IN_SECONDS"));
-        Kind { immunity_ms, is_batch: record.property(HALF_BATCH).is_some() }
+        let group = GroupKey::of(record.property("PGROUP").unwrap_or_default());
+        Kind { immunity_ms, is_batch: record.property(HALF_BATCH).is_some(), group }
     }
 }
 
@@ -168,9 +186,12 @@ struct PartialCommit {
 #[derive(Default)]
 pub struct Ledger {
     open_max: usize,
+    open_per_group_max: usize,
     ends_max: usize,
     immunity_ms_max: i64,
     open: BTreeMap<i64, Half>,
+    /// The number of open transactions of each producer group that has some.
+    open_of_group: HashMap<GroupKey, usize, RandomState>,
     /// Former copies of open half messages, by which a late producer may still end them.
     moved: HashMap<i64, Moved, RandomState>,
     /// The last outcomes, one word each, indexed by the queue offset modulo `ends_max`.
@@ -188,12 +209,15 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub fn new(open_max: usize, ends_max: usize, immunity_ms_max: i64) -> Self {
-        Ledger { open_max, ends_max: ends_max.max(1), immunity_ms_max, ..Ledger::default() }
+    pub fn new(open_max: usize, open_per_group_max: usize, ends_max: usize, immunity_ms_max: i64) -> Self {
+        let ends_max = ends_max.max(1);
+        Ledger { open_max, open_per_group_max, ends_max, immunity_ms_max, ..Ledger::default() }
     }
 
-    pub fn is_full(&self) -> bool {
+    /// Whether this group may begin no further transaction.
+    pub fn is_full(&self, group: GroupKey) -> bool {
         self.open.len() >= self.open_max
+            || self.open_of_group.get(&group).is_some_and(|open| *open >= self.open_per_group_max)
     }
 
     pub fn open_count(&self) -> usize {
@@ -207,8 +231,26 @@ impl Ledger {
     pub fn open(&mut self, queue_offset: i64, mut half: Half) {
         // Nobody may keep a transaction open for years: there is room for a limited number of them.
         half.kind.immunity_ms = half.kind.immunity_ms.min(self.immunity_ms_max);
-        self.open.insert(queue_offset, half);
+        if let Some(known) = self.open.insert(queue_offset, half) {
+            self.count_out(known);
+        }
+        *self.open_of_group.entry(half.kind.group).or_default() += 1;
         self.see(queue_offset);
+    }
+
+    fn remove_open(&mut self, queue_offset: i64) -> Option<Half> {
+        let half = self.open.remove(&queue_offset)?;
+        self.count_out(half);
+        Some(half)
+    }
+
+    fn count_out(&mut self, half: Half) {
+        if let Entry::Occupied(mut open) = self.open_of_group.entry(half.kind.group) {
+            *open.get_mut() -= 1;
+            if *open.get() == 0 {
+                open.remove();
+            }
+        }
     }
 
     /// Notes that the half queue reaches at least up to here.
@@ -232,7 +274,7 @@ impl Ledger {
 
     /// Ends a transaction. Its queue offset goes to the done topic with the next ones.
     pub fn end(&mut self, queue_offset: i64, end: End) {
-        let Some(half) = self.open.remove(&queue_offset) else {
+        let Some(half) = self.remove_open(queue_offset) else {
             return;
         };
         self.partial_commits.remove(&queue_offset);
@@ -247,7 +289,7 @@ impl Ledger {
 
     /// Replaces a half message by a copy at the queue's end.
     pub fn replace(&mut self, queue_offset: i64, copy_offset: i64, mut copy: Half) {
-        let replaced = self.open.remove(&queue_offset);
+        let replaced = self.remove_open(queue_offset);
         if replaced.is_some() {
             self.note_unwritten(queue_offset, Fate::MovedTo(copy_offset));
         }
@@ -381,14 +423,14 @@ mod tests {
 
     const ENDS_MAX: usize = 64;
     const IMMUNITY_MS_MAX: i64 = 86_400_000;
-    const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false };
+    const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false, group: GroupKey(1) };
 
     fn half(stored_ms: i64) -> Half {
         Half::new(stored_ms * 10, stored_ms, stored_ms, PLAIN)
     }
 
     fn ledger(count: i64) -> Ledger {
-        let mut ledger = Ledger::new(10, ENDS_MAX, IMMUNITY_MS_MAX);
+        let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
         (0..count).for_each(|queue_offset| ledger.open(queue_offset, half(1000 + queue_offset)));
         ledger
     }
@@ -416,6 +458,24 @@ mod tests {
         let unwritten: Vec<_> =
             ledger.unwritten.iter().map(|done| (done.queue_offset, done.log_end)).collect();
         assert_eq!((unwritten.as_slice(), ledger.appended_end), (&[(1, 0), (0, 100), (2, 200)][..], 200));
+    }
+
+    #[test]
+    fn a_group_has_a_limit_of_its_own() {
+        let mut ledger = Ledger::new(5, 2, ENDS_MAX);
+        let (one, other) = (GroupKey::of(b"one"), GroupKey::of(b"other"));
+        let begin = |ledger: &mut Ledger, queue_offset: i64, group: GroupKey| {
+            ledger.open(queue_offset, Half::new(7, 1_000, 1_000, Kind { group, ..PLAIN }));
+        };
+        begin(&mut ledger, 0, one);
+        begin(&mut ledger, 1, one);
+        assert_eq!((ledger.is_full(one), ledger.is_full(other)), (true, false));
+        ledger.replace(0, 2, Half::new(8, 1_000, 2_000, Kind { group: one, ..PLAIN }));
+        assert!(ledger.is_full(one), "a copy takes the place of its original");
+        ledger.end(2, End::Committed);
+        assert!(!ledger.is_full(one));
+        ledger.end(1, End::Committed);
+        assert!(ledger.open_of_group.is_empty());
     }
 
     #[test]
@@ -500,7 +560,7 @@ mod tests {
     #[test]
     fn a_half_message_is_immune_for_the_time_that_its_producer_or_the_broker_gives() {
         let immune = |immunity_ms, now_ms| {
-            let kind = Kind { immunity_ms, is_batch: false };
+            let kind = Kind { immunity_ms, ..PLAIN };
             Half::new(0, 1_000, 1_000, kind).is_immune(&look(now_ms))
         };
         assert!(immune(-1, 7_000) && !immune(-1, 7_001));
@@ -510,21 +570,21 @@ mod tests {
 
     #[test]
     fn no_producer_gets_more_immunity_than_the_limit() {
-        let mut ledger = Ledger::new(10, ENDS_MAX, 600_000);
+        let mut ledger = Ledger::new(10, 10, ENDS_MAX, 600_000);
         for (queue_offset, is_batch) in [(0, false), (1, true)] {
-            let kind = Kind { immunity_ms: immunity_ms(Some(b"2147483647")), is_batch };
+            let kind = Kind { immunity_ms: immunity_ms(Some(b"2147483647")), is_batch, ..PLAIN };
             ledger.open(queue_offset, Half::new(7, 1_000, 1_000, kind));
         }
         assert!(ledger.half(0).is_some_and(|half| half.is_immune(&look(601_000))));
         assert!(ledger.half(0).is_some_and(|half| !half.is_immune(&look(601_001))));
         assert_eq!(ledger.due(&look(601_001)).len(), 2, "one that holds many as well");
-        ledger.replace(0, 2, Half::new(8, 1_000, 700_000, Kind { immunity_ms: i64::MAX, is_batch: false }));
+        ledger.replace(0, 2, Half::new(8, 1_000, 700_000, Kind { immunity_ms: i64::MAX, ..PLAIN }));
         assert!(ledger.half(2).is_some_and(|half| !half.is_immune(&look(700_000))), "a copy as well");
     }
 
     #[test]
     fn what_lies_at_one_place_for_long_is_due_for_a_copy() {
-        let mut ledger = Ledger::new(10, ENDS_MAX, IMMUNITY_MS_MAX);
+        let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
         ledger.open(0, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 3_600_000, ..PLAIN }));
         assert!(ledger.due(&look(61_000)).is_empty());
         assert_eq!(ledger.due(&look(61_001)).len(), 1);
@@ -532,8 +592,8 @@ mod tests {
 
     #[test]
     fn one_that_holds_many_is_looked_at_when_its_age_has_doubled() {
-        let mut ledger = Ledger::new(10, ENDS_MAX, IMMUNITY_MS_MAX);
-        let kind = Kind { immunity_ms: 10_000, is_batch: true };
+        let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
+        let kind = Kind { immunity_ms: 10_000, is_batch: true, ..PLAIN };
         ledger.open(0, Half::new(7, 1_000, 1_000, kind));
         let looks = |ledger: &Ledger, from_ms: i64, until_ms: i64| {
             (from_ms..=until_ms).step_by(1_000).find(|now_ms| !ledger.due(&look(*now_ms + 1)).is_empty())
@@ -543,7 +603,7 @@ mod tests {
         assert_eq!(looks(&ledger, 61_000, 900_000), Some(121_000));
         ledger.replace(1, 2, Half::new(9, 1_000, 121_000, kind));
         assert_eq!(looks(&ledger, 121_000, 900_000), Some(241_000));
-        let mut ledger = Ledger::new(10, ENDS_MAX, IMMUNITY_MS_MAX);
+        let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
         ledger.open(0, Half::new(7, 1_000, 3_600_000, kind));
         assert_eq!(
             looks(&ledger, 3_600_000, 3_700_000),

@@ -41,7 +41,12 @@ impl Transactions {
         added: Arc<AddedProperties>,
     ) -> Self {
         let ledger =
-            Mutex::new(Ledger::new(settings.open_max, settings.ended_kept, settings.immunity_ms_max));
+            Mutex::new(Ledger::new(
+                settings.open_max,
+                settings.open_per_group_max,
+                settings.ended_kept,
+                settings.immunity_ms_max,
+            ));
         Transactions {
             store,
             store_host,
@@ -59,7 +64,15 @@ impl Transactions {
         self.ledger.lock().open_count()
     }
 
-    pub fn open_max(&self) -> usize {
-        self.settings.open_max
+    /// Why a group may begin no further transaction.
+    pub fn explain_full(&self) -> String {
+        if self.open_count() >= self.settings.open_max {
+            let limit = self.settings.open_max;
+            return format!("[OVERLOAD] {limit} transactions are open already (transactions_open_max)");
+        }
+        let limit = self.settings.open_per_group_max;
+        format!(
+            "[OVERLOAD] this producer group has {limit} open transactions already (transactions_open_per_group_max); end some first"
+        )
     }
 }

@@ -128,6 +128,76 @@ fn the_way_up_is_bounded_in_number_and_in_time() {
 }
 
 #[test]
+fn connections_take_turns_on_the_way_up() {
+    let plane = Plane::start();
+    let (mut greedy, mut modest) = (plane.connect(), plane.connect());
+    for _ in 0..50 {
+        greedy.send(COLD, &Vec::new(), b"greedy");
+    }
+    greedy.expect_silence();
+    modest.send(COLD, &Vec::new(), b"modest");
+    modest.expect_silence();
+    let first_two = [plane.crossed().body, plane.crossed().body];
+    assert!(first_two.contains(&Bytes::from_static(b"modest")), "{first_two:?}");
+}
+
+#[test]
+fn a_full_way_up_has_room_for_a_connection_that_asked_nothing_yet() {
+    let plane = Plane::with(|setup| setup.server.crossing_requests_max = 3);
+    let (mut greedy, mut modest) = (plane.connect(), plane.connect());
+    for _ in 0..3 {
+        greedy.send(COLD, &Vec::new(), b"greedy");
+    }
+    greedy.ask(COLD, &Vec::new(), b"greedy").refuses(response_code::SYSTEM_BUSY, "[OVERLOAD]");
+    modest.send(COLD, &Vec::new(), b"modest");
+    modest.ask(COLD, &Vec::new(), b"again").refuses(response_code::SYSTEM_BUSY, "[OVERLOAD]");
+    let crossed: Vec<Bytes> = (0..4).map(|_| plane.crossed().body).collect();
+    assert!(crossed.contains(&Bytes::from_static(b"modest")), "{crossed:?}");
+}
+
+#[test]
+fn a_connection_that_is_paused_holds_up_only_itself() {
+    let plane = Plane::start();
+    let crossing = &plane.listener.shared.crossing;
+    let (mut paused, mut other) = (plane.connect(), plane.connect());
+    paused.send(COLD, &Vec::new(), b"0");
+    let connection = plane.crossed().peer.id;
+    paused.send(COLD, &Vec::new(), b"1");
+    paused.expect_silence();
+    crossing.pause(connection, true);
+    paused.send(COLD, &Vec::new(), b"2");
+    paused.expect_silence();
+    assert!(crossing.drain(10).is_empty());
+    other.send(COLD, &Vec::new(), b"other");
+    assert_eq!(&plane.crossed().body[..], b"other");
+    drop(paused);
+    crossing.pause(connection, false);
+    assert_eq!((&plane.crossed().body[..], &plane.crossed().body[..]), (&b"1"[..], &b"2"[..]));
+    assert!(matches!(plane.event(), Event::Closed(peer) if peer.id == connection), "and in its order");
+}
+
+#[test]
+fn one_connection_has_a_bound_of_its_own_on_the_way_up() {
+    for by_bytes in [false, true] {
+        let plane = Plane::with(|setup| match by_bytes {
+            false => setup.server.crossing_requests_per_connection_max = 2,
+            true => setup.server.crossing_bytes_per_connection_max = 600,
+        });
+        let (mut greedy, mut modest) = (plane.connect(), plane.connect());
+        let body = [b'x'; 400];
+        let count = if by_bytes { 1 } else { 2 };
+        for _ in 0..count {
+            greedy.send(COLD, &Vec::new(), &body);
+        }
+        let refused = greedy.ask(COLD, &Vec::new(), &body);
+        refused.refuses(response_code::SYSTEM_BUSY, "requests of this connection");
+        modest.send(COLD, &Vec::new(), &[b'y'; 800]);
+        let crossed: Vec<u8> = (0..=count).map(|_| plane.crossed().body[0]).collect();
+        assert!(crossed.contains(&b'y'), "a single request always crosses, whatever its size");
+    }
+}
+
+#[test]
 fn the_server_asks_its_clients_and_hears_when_they_leave() {
     let plane = Plane::start();
     let mut client = plane.connect();

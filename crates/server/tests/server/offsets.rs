@@ -1,9 +1,11 @@
 //! Committed offsets (14, 15), the ends of a queue (30, 31) and search by time (29).
 
 use crate::support::request_code::{
-    GET_MAX_OFFSET, GET_MIN_OFFSET, QUERY_CONSUMER_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP, UPDATE_CONSUMER_OFFSET,
+    GET_MAX_OFFSET, GET_MIN_OFFSET, PULL_MESSAGE, QUERY_CONSUMER_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP,
+    UPDATE_CONSUMER_OFFSET,
 };
 use crate::support::*;
+use metaq_server::{Group, Topic};
 
 fn group_fields() -> Fields<'static> {
     but(queue_fields(), &[("consumerGroup", GROUP)])
@@ -13,6 +15,9 @@ fn group_fields() -> Fields<'static> {
 fn a_committed_offset_is_read_back() {
     let plane = Plane::start();
     let mut client = plane.connect();
+    for _ in 0..6 {
+        client.put("m");
+    }
     let commit = but(group_fields(), &[("commitOffset", "5")]);
     let answer = client.ask(UPDATE_CONSUMER_OFFSET, &commit, b"");
     assert_eq!((answer.code, answer.fields.len()), (response_code::SUCCESS, 0));
@@ -40,11 +45,81 @@ fn a_commit_that_makes_no_sense_is_refused() {
         (but(good(), &[("queueId", "-1")]), response_code::INVALID_PARAMETER, "not negative"),
         (group_fields(), response_code::INVALID_PARAMETER, "must be given"),
         (but(good(), &[("queueId", "x")]), response_code::SYSTEM_ERROR, "queueId"),
+        (but(good(), &[("queueId", "4")]), response_code::INVALID_PARAMETER, "which has 4 queues"),
+        (but(good(), &[("commitOffset", "1")]), response_code::INVALID_PARAMETER, "beyond the end"),
+        (
+            but(good(), &[("commitOffset", "9223372036854775807")]),
+            response_code::INVALID_PARAMETER,
+            "beyond the end of queue 0 of topic[orders], which is 0",
+        ),
     ];
     for (fields, code, remark_part) in refused {
         client.ask(UPDATE_CONSUMER_OFFSET, &fields, b"").refuses(code, remark_part);
     }
     assert!(plane.broker().offsets.snapshot().is_empty());
+    let start = but(good(), &[("commitOffset", "0"), ("queueId", "3")]);
+    assert_eq!(client.ask(UPDATE_CONSUMER_OFFSET, &start, b"").code, response_code::SUCCESS);
+}
+
+#[test]
+fn queue_ids_that_do_not_exist_take_no_memory() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    for queue_id in 4..2_000 {
+        let fields = but(group_fields(), &[("queueId", &queue_id.to_string()), ("commitOffset", "0")]);
+        client.send_oneway(UPDATE_CONSUMER_OFFSET, &fields, b"");
+    }
+    client.expect_silence();
+    assert_eq!(plane.broker().offsets.snapshot(), []);
+}
+
+#[test]
+fn the_brokers_own_groups_and_topics_are_closed_to_clients() {
+    let plane = Plane::with(|setup| {
+        setup.topics.push(Topic { client_readable: false, ..topic("half") });
+        setup.groups.push(Group { client_usable: false, ..group("own") });
+    });
+    let mut client = plane.connect();
+    client.put("one");
+    let commit = but(group_fields(), &[("commitOffset", "1")]);
+    let commits = [but(commit.clone(), &[("consumerGroup", "own")]), but(commit, &[("topic", "half")])];
+    for fields in commits {
+        client
+            .ask(UPDATE_CONSUMER_OFFSET, &fields, b"")
+            .refuses(response_code::NO_PERMISSION, "broker's own");
+    }
+    let pull = but(pull_fields(0), &[("sysFlag", "5"), ("commitOffset", "1"), ("subscription", "*")]);
+    for fields in [but(pull.clone(), &[("consumerGroup", "own")]), but(pull, &[("topic", "half")])] {
+        client.ask(PULL_MESSAGE, &fields, b"").refuses(response_code::NO_PERMISSION, "broker's own");
+    }
+    assert_eq!(plane.broker().offsets.snapshot(), []);
+}
+
+#[test]
+fn offsets_that_another_broker_has_shown_are_accepted() {
+    let (master, replica) = (Plane::start(), Plane::replica());
+    let mut client = master.connect();
+    client.put("one");
+    client.put("two");
+    let commit = but(group_fields(), &[("commitOffset", "2")]);
+    let mut promoted = replica;
+    promoted.copy_log(&master);
+    let mut client = promoted.connect();
+    assert_eq!(client.ask(UPDATE_CONSUMER_OFFSET, &commit, b"").code, response_code::SUCCESS, "on a replica");
+    promoted.change_role(false);
+    let mut client = promoted.connect();
+    assert_eq!(promoted.store.max_offset(TOPIC, 0), 0, "nothing is confirmed yet");
+    assert_eq!(
+        client.ask(UPDATE_CONSUMER_OFFSET, &commit, b"").code,
+        response_code::SUCCESS,
+        "on a new master"
+    );
+    promoted.store.confirm_replicated(promoted.store.end_offset());
+    promoted.store.dispatch();
+    let beyond = but(group_fields(), &[("commitOffset", "3")]);
+    client
+        .ask(UPDATE_CONSUMER_OFFSET, &beyond, b"")
+        .refuses(response_code::INVALID_PARAMETER, "beyond the end");
 }
 
 #[test]

@@ -245,6 +245,9 @@ fn a_pull_of_an_unknown_group_crosses_and_is_refused_when_it_comes_back() {
 fn a_pull_can_commit_an_offset_on_its_way() {
     let plane = Plane::start();
     let mut client = plane.connect();
+    for _ in 0..9 {
+        client.put("m");
+    }
     let flag = COMMIT.to_string();
     let fields = but(pull_fields(0), &[("sysFlag", &flag), ("commitOffset", "7")]);
     client.ask(PULL_MESSAGE, &fields, b"");
@@ -256,6 +259,13 @@ fn a_pull_can_commit_an_offset_on_its_way() {
         Some(7),
         "the offset is committed only if the flag is set"
     );
+    let beyond = but(pull_fields(0), &[("sysFlag", &flag), ("commitOffset", "10")]);
+    assert_eq!(
+        client.ask(PULL_MESSAGE, &beyond, b"").code,
+        response_code::SUCCESS,
+        "it is served all the same"
+    );
+    assert_eq!(plane.broker().offsets.get(GROUP, TOPIC, 0), Some(7), "nobody has read past the end");
 }
 
 #[test]

@@ -130,6 +130,25 @@ fn open_transactions_are_bounded() {
 }
 
 #[test]
+fn open_transactions_of_one_group_are_bounded() {
+    let plane = Plane::with(|setup| setup.broker.transaction.open_per_group_max = 1);
+    let mut client = plane.connect();
+    let end = begin(&plane, &mut client, "one", &[]);
+    client
+        .ask(SEND_MESSAGE_V2, &half_fields(&[]), b"two")
+        .refuses(response_code::SYSTEM_BUSY, "transactions_open_per_group_max");
+    let other = but(half_fields(&[]), &[("a", "others")]);
+    assert_eq!(client.ask(SEND_MESSAGE_V2, &other, b"other").code, response_code::SUCCESS);
+    client.ask(END_TRANSACTION, &end, b"");
+    begin(&plane, &mut client, "three", &[]);
+    let plane = plane.restart(|setup| setup.broker.transaction.open_per_group_max = 1);
+    let mut client = plane.connect();
+    client
+        .ask(SEND_MESSAGE_V2, &half_fields(&[]), b"four")
+        .refuses(response_code::SYSTEM_BUSY, "transactions_open_per_group_max");
+}
+
+#[test]
 fn only_the_last_outcomes_are_remembered() {
     let plane = Plane::with(|setup| setup.broker.transaction.ended_kept = 1);
     let mut client = plane.connect();

@@ -226,6 +226,8 @@ fn setup(directory: &Path) -> Setup {
         idle_timeout_ms: 120_000,
         crossing_requests_max: 100,
         crossing_bytes_max: 1 << 20,
+        crossing_requests_per_connection_max: 100,
+        crossing_bytes_per_connection_max: 1 << 20,
         crossing_age_ms_max: 60_000,
         connection_output_bytes_max: 1 << 24,
         connection_memory_bytes_max: 1 << 26,
@@ -267,6 +269,7 @@ fn setup(directory: &Path) -> Setup {
             timeout_ms: 6_000,
             immunity_ms_max: 86_400_000,
             open_max: 10,
+            open_per_group_max: 10,
             ended_kept: 1_024,
         },
         timer: TimerSettings {
@@ -296,6 +299,7 @@ pub fn topic(name: &str) -> Topic {
         write_queues: 4,
         permission: READ_WRITE,
         client_writable: true,
+        client_readable: true,
         send_limit: None,
     }
 }
@@ -304,6 +308,7 @@ pub fn topic(name: &str) -> Topic {
 pub fn group(name: &str) -> Group {
     Group {
         name: name.to_owned(),
+        client_usable: true,
         consume_enabled: true,
         broadcast_enabled: true,
         broadcasting: false,

@@ -11,8 +11,10 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from metaq._core import Clock
+from metaq.broker.state.client_limits import check_subscriptions
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.filters import Filters, size_fault
 from metaq.protocol.bodies import Body, ConsumerData, SubscriptionData, always
@@ -45,16 +47,19 @@ class Inquiry:
         clock: Clock,
         invoke: Callable[[int, Command], Awaitable[Reply]],
         filters: Filters,
+        waiting_for_client: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._clients = clients
         self._filters = filters
         self._clock = clock
         self._invoke = invoke
+        self._waiting_for_client = waiting_for_client
         self._asked: dict[tuple[int, str], tuple[int, asyncio.Task[None]]] = {}
         """Connection and group → the time of the last question, and its task."""
 
     async def ask(self, connection: int, group: str, topic: str, version: int) -> None:
-        """Returns when the consumer's answer is applied, or when it is clear that none will come."""
+        """Returns when the consumer's answer is applied, or when it is clear that none will come. Raises
+        Refused if too many requests wait for clients already."""
         if not self._is_outdated(connection, group, topic, version):
             return
         now_ms = self._clock.now_ms()
@@ -65,7 +70,8 @@ class Inquiry:
             question = asyncio.create_task(self._refresh(connection, group))
             self._asked[connection, group] = (now_ms, question)
         # Many pulls wait for one answer; if one of them is cancelled, the others still need it.
-        await asyncio.shield(question)
+        with self._waiting_for_client():
+            await asyncio.shield(question)
 
     def _is_outdated(self, connection: int, group_name: str, topic: str, version: int) -> bool:
         group = self._clients.consumer_group(group_name)
@@ -83,18 +89,17 @@ class Inquiry:
             reply = (await self._invoke(connection, question)).check()
             told = _subscriptions(reply.body)
             await self._filters.compile_all_apart(connection, told)
+            self._take(connection, group_name, told)
         except (Refused, Unreachable) as error:
             _log.info(
-                "consumer %s of %s did not send its subscriptions: %s",
+                "the subscriptions of consumer %s of %s were not refreshed: %s",
                 member.client_id,
                 group_name,
                 error,
             )
-            return
-        self._take(connection, group_name, told)
 
     def _take(self, connection: int, group_name: str, told: list[SubscriptionData]) -> None:
-        """Applies newer versions of known subscriptions only; heartbeats bring the rest."""
+        """Applies newer versions of known subscriptions only; heartbeats bring the rest. Raises Refused."""
         group = self._clients.consumer_group(group_name)
         member = group.members.get(connection) if group is not None else None
         if group is None or member is None:
@@ -112,6 +117,7 @@ class Inquiry:
             consume_from_where=group.consume_from_where,
             subscription_data_set=list((member.subscriptions | newer).values()),
         )
+        check_subscriptions(data)
         self._clients.put_consumer(data, dataclasses.replace(member))
 
 

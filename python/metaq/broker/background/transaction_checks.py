@@ -129,7 +129,10 @@ class TransactionChecks:
         except StoreFailure as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the message was not put back: {error}") from None
         if not has_room:
-            remark = "too many transactions are open (transactions_open_max); try again later"
+            remark = (
+                "too many transactions are open (transactions_open_max, transactions_open_per_group_max); "
+                "try again later"
+            )
             raise Refused(ResponseCode.SYSTEM_BUSY, remark)
 
     def _ask(self, copy: bytes) -> None:

@@ -6,6 +6,7 @@ import logging
 
 from metaq.errors import MetaqError
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Refused
 from metaq.protocol.groups import GetSubscriptionGroupConfig
 from metaq.protocol.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
 from metaq.remoting import Connection
@@ -48,7 +49,13 @@ class OffsetMerge:
             return
         try:
             for place, committed_offset in list(self._kept.items()):
-                await _raise_to(connection, place, committed_offset)
+                try:
+                    await _raise_to(connection, place, committed_offset)
+                except Refused as refused:
+                    if refused.retriable:
+                        raise
+                    # The master knows better which queues exist, and how long they are.
+                    _log.warning("the master refused an offset that was committed here: %s", refused)
                 del self._kept[place]
             self._complaint = ""
         except MetaqError as error:

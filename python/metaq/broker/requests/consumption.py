@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from metaq._core import BrokerPlane, Clock, Store
+from metaq.broker.state.broker_own import check_topic
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.offsets import OffsetTable, groups_of_topic, lowest_offsets, topics_of_group
@@ -222,7 +223,7 @@ class Consumption:
 
     @handles(QueryConsumeQueue)
     async def query_consume_queue(self, command: QueryConsumeQueue, request: Request) -> Response:
-        topic = self._existing(command.topic)
+        topic = self._readable(command.topic)
         if not 0 <= command.queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {command.topic} has no queue {command.queue_id}")
         lines = await self._look_up(request, lambda: self._lines(command))
@@ -230,7 +231,7 @@ class Consumption:
 
     @handles(MeasureQueue)
     async def measure_queue(self, command: MeasureQueue, request: Request) -> Response:
-        topic = self._existing(command.topic)
+        topic = self._readable(command.topic)
         if not 0 <= command.queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"topic {command.topic} has no queue {command.queue_id}"
@@ -279,6 +280,10 @@ class Consumption:
                 )
             )
         return lines
+
+    def _readable(self, name: str) -> TopicConfig:
+        check_topic(name)
+        return self._existing(name)
 
     def _existing(self, name: str) -> TopicConfig:
         topic = self._parts.topics.get(name)

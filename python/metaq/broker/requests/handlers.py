@@ -50,12 +50,12 @@ def master_handlers(node: Node, plane: BrokerPlane, state: BrokerState, admin: A
 
 def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admin) -> tuple[object, ...]:
     topics, groups, store = state.topics, state.groups, node.store
-    inquiry = Inquiry(node.clients, node.clock, node.pump.invoke, state.filters)
+    inquiry = Inquiry(node.clients, node.clock, node.pump.invoke, state.filters, node.pump.waiting_for_client)
     return (
         Messages(topics, groups, store, plane, state.filters, inquiry, node.pools),
         Retries(topics, groups, store, plane, node.pools),
         Recalls(node.options, node.clock, plane, topics, lambda: admin.permission, node.journal, node.pools),
-        TopicRequests(topics, store, plane, node.options.broker.name, node.address, node.pools),
+        TopicRequests(topics, groups, store, plane, node.options.broker.name, node.address, node.pools),
     )
 
 

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Awaitable, Iterator
 
 from metaq._core import Clock
+from metaq.broker.state.broker_own import check_group
+from metaq.broker.state.client_limits import check_subscriptions
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.filters import Filters, size_fault
 from metaq.broker.state.groups import Groups
@@ -22,6 +24,7 @@ from metaq.protocol.bodies import (
     ProducerInfo,
     ProducerTable,
     SubscriptionData,
+    SubscriptionGroupConfig,
 )
 from metaq.protocol.clients import (
     CheckClientConfig,
@@ -43,8 +46,6 @@ HEARTBEAT_BYTES_MAX = 1024 * 1024
 """A heartbeat of this size takes a few milliseconds to decode."""
 CHECK_BYTES_MAX = 256 * 1024
 GROUPS_PER_CONNECTION_MAX = 1_000
-SUBSCRIPTIONS_PER_GROUP_MAX = 1_000
-EXPRESSION_CHARACTERS_MAX = 64 * 1024
 
 LANGUAGES = tuple(
     "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS".split(",")  # noqa: SIM905
@@ -90,13 +91,16 @@ class Heartbeats:
         return self._filters.is_compiled(entry.expression_type, entry.sub_string)
 
     def _take(self, heartbeat: HeartbeatData, request: Request) -> Response | Awaitable[Response]:
+        self._clients.identify(request.connection, heartbeat.client_id)
         self._check_room(heartbeat, request.connection)
         groups_made: list[str] = []
         topics_made: list[str] = []
         subscriptions_wanted = heartbeat.heartbeat_fingerprint == 0
         for data in heartbeat.consumer_data_set:
             is_known = self._groups.get(data.group_name) is not None
-            group = self._groups.find_or_create(data.group_name)
+            if not heartbeat.without_sub:
+                self._clients.check_room(data, request.connection)
+            group = self._find_or_create(data.group_name)
             if group is None:
                 continue  # The answers to its pulls explain the problem to the client.
             if not is_known:
@@ -116,6 +120,12 @@ class Heartbeats:
             request.respond(fields=taken.to_fields())
             return self._publish(groups_made, topics_made)
         return Response(fields=taken)
+
+    def _find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
+        try:
+            return self._groups.find_or_create(name)
+        except Refused:
+            return None  # There are too many groups. The other groups of the client go on.
 
     def _take_consumer(self, data: ConsumerData, heartbeat: HeartbeatData, request: Request) -> bool:
         """True if the client's next heartbeat must be a full one."""
@@ -226,7 +236,9 @@ def _check(heartbeat: HeartbeatData) -> None:
     for producer in heartbeat.producer_data_set:
         fault = fault or names.group_fault(producer.group_name)
     for consumer in heartbeat.consumer_data_set:
-        fault = fault or names.group_fault(consumer.group_name) or _subscriptions_fault(consumer)
+        check_group(consumer.group_name)
+        fault = fault or names.group_fault(consumer.group_name)
+        check_subscriptions(consumer)
     fault = fault or size_fault(_filters(heartbeat))
     if fault is not None:
         raise _refused(fault)
@@ -235,20 +247,6 @@ def _check(heartbeat: HeartbeatData) -> None:
 def _filters(heartbeat: HeartbeatData) -> Iterator[SubscriptionData]:
     for consumer in heartbeat.consumer_data_set:
         yield from consumer.subscription_data_set
-
-
-def _subscriptions_fault(data: ConsumerData) -> str | None:
-    count = len(data.subscription_data_set)
-    if count > SUBSCRIPTIONS_PER_GROUP_MAX:
-        limit = SUBSCRIPTIONS_PER_GROUP_MAX
-        return f"group {data.group_name} subscribes to {count} topics, the limit is {limit}"
-    for entry in data.subscription_data_set:
-        if len(entry.sub_string) > EXPRESSION_CHARACTERS_MAX:
-            return f"the filter on {entry.topic[:128]} is longer than {EXPRESSION_CHARACTERS_MAX} characters"
-        fault = names.topic_fault(entry.topic)
-        if fault is not None:
-            return fault
-    return None
 
 
 def _connection(member: Member) -> Connection:

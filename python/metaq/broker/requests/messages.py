@@ -9,8 +9,9 @@ from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.functions.call import Call
 from metaq.broker.requests.send_back import ensure_dead_letters
+from metaq.broker.state.broker_own import check_topic, readable_record
 from metaq.broker.state.filters import Filters, carried_key
-from metaq.broker.state.groups import Groups, missing_group
+from metaq.broker.state.groups import Groups, check_dead_letters, missing_group
 from metaq.broker.state.topics import Topics
 from metaq.broker.work_pools import WorkPools
 from metaq.protocol import names
@@ -90,6 +91,7 @@ class Messages:
         if topic.startswith(names.RETRY_PREFIX):
             await self._make_retry_topic(topic.removeprefix(names.RETRY_PREFIX))
         else:
+            check_dead_letters(topic, self._groups)
             self._topics.create_from_template(topic, command.default_topic, command.default_topic_queue_nums)
         peer_log.write(
             _log,
@@ -146,11 +148,9 @@ class Messages:
     async def view_message_by_id(self, command: ViewMessageById, request: Request) -> Response:
         # Answered before the next one is read: otherwise threads would read faster than answers can leave.
         async with self._views:
-            record = None
-            if command.physical_offset >= 0:
-                record = await self._pools.look_ups.run(
-                    request.connection, lambda: self._store.record_at(command.physical_offset)
-                )
+            record = await self._pools.look_ups.run(
+                request.connection, lambda: readable_record(self._store, command.physical_offset)
+            )
             if record is None:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
@@ -166,6 +166,7 @@ class Messages:
                 ResponseCode.INVALID_PARAMETER,
                 f"the key has {len(command.key)} characters, the limit is {KEY_CHARACTERS_MAX}",
             )
+        check_topic(command.topic)
         count_max = UNIQUE_KEY_COUNT if command.unique_key else command.max_num
         records, stored_ms, physical_offset, is_cut_short = await self._pools.look_ups.run(
             request.connection,

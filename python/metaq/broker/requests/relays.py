@@ -8,6 +8,7 @@ import msgspec
 
 from metaq._core import Store
 from metaq.broker.options import BrokerOptions
+from metaq.broker.state.broker_own import readable_record
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.topics import Topics
@@ -61,7 +62,7 @@ class Relays:
         member = self._member(command.consumer_group, command.client_id)
         physical_offset = physical_offset_of(command.msg_id or "")
         record = await self._pools.look_ups.run(
-            request.connection, lambda: self._store.record_at(physical_offset)
+            request.connection, lambda: readable_record(self._store, physical_offset)
         )
         if record is None:
             raise Refused(
@@ -91,7 +92,8 @@ class Relays:
                 ResponseCode.SYSTEM_ERROR, f"no such consumer of group {command.group[:128]} is connected"
             )
         question = GetConsumerStatusFromClient(topic=command.topic, group=command.group)
-        told = await asyncio.gather(*(self._status(member, question) for member in asked))
+        with self._pump.waiting_for_client(questions=len(asked)):
+            told = await asyncio.gather(*(self._status(member, question) for member in asked))
         by_client = {
             member.client_id: table for member, table in zip(asked, told, strict=True) if table is not None
         }
@@ -107,10 +109,13 @@ class Relays:
             return None
 
     def _member(self, group_name: str, client_id: str | None) -> Member:
-        """That client of the group, or any member if none is named."""
+        """That client of the group, or the newest member if none is named."""
         group = self._clients.consumer_group(group_name)
-        for member in reversed(list(group.members.values()) if group is not None else []):
-            if client_id in (None, "", member.client_id):
+        if group is not None:
+            if not client_id:
+                return group.members[next(reversed(group.members))]
+            member = group.find(client_id, self._clients.heard_since_ms())
+            if member is not None:
                 return member
         raise Refused(
             ResponseCode.SYSTEM_ERROR,

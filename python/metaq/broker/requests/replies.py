@@ -79,12 +79,14 @@ class Replies:
             reconsume_times=command.reconsume_times,
             unit_mode=command.unit_mode,
         )
-        try:
-            (await self._pump.invoke(connection, push, request.body, self._timeout_s)).check()
-        except (Unreachable, Refused) as error:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"{requester[:128]}, which asked, did not take the reply: {error}"
-            ) from None
+        with self._pump.waiting_for_client(len(request.body)):
+            try:
+                (await self._pump.invoke(connection, push, request.body, self._timeout_s)).check()
+            except (Unreachable, Refused) as error:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"{requester[:128]}, which asked, did not take the reply: {error}",
+                ) from None
         if self._switches.store_replies and command.topic in self._topics:
             request.retry()
             return RESPONDED

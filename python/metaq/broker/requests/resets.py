@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaq._core import BrokerPlane, Store
+from metaq.broker.state.broker_own import check_group, check_topic
 from metaq.broker.state.clients import Clients, ConsumerGroup
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.offsets import Offsets, topics_of_group
@@ -62,6 +63,8 @@ class Resets:
 
     @handles(ResetConsumerOffset)
     async def reset_consumer_offset(self, command: ResetConsumerOffset, request: Request) -> Response:
+        check_group(command.group)
+        check_topic(command.topic)
         topic = self._parts.topics.get(command.topic)
         if topic is None:
             raise Refused(
@@ -168,6 +171,7 @@ class Resets:
 
     @handles(CloneGroupOffset)
     async def clone_group_offset(self, command: CloneGroupOffset, request: Request) -> None:
+        check_group(command.dest_group)
         fault = names.group_fault(command.dest_group)
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)

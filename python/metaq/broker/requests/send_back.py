@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 
 from metaq._core import BrokerPlane, Store, StoreFailure, decode_records
+from metaq.broker.state.broker_own import check_group, readable_record
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
 from metaq.broker.work_pools import WorkPools
@@ -42,13 +43,14 @@ class Retries:
 
     @handles(ConsumerSendMsgBack)
     async def consumer_send_msg_back(self, command: ConsumerSendMsgBack, request: Request) -> None:
+        check_group(command.group)
         config = self._groups.get(command.group)
         if config is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         if config.retry_queue_nums <= 0:
             return  # The group does not want failed messages again.
         stored = await self._pools.look_ups.run(
-            request.connection, lambda: self._store.record_at(command.physical_offset)
+            request.connection, lambda: readable_record(self._store, command.physical_offset)
         )
         if stored is None:
             raise Refused(

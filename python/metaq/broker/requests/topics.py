@@ -8,6 +8,7 @@ import logging
 from metaq._core import BrokerPlane, Store
 from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import parsed
+from metaq.broker.state.groups import Groups, check_dead_letters
 from metaq.broker.state.offsets import groups_of_topic
 from metaq.broker.state.topics import Topics
 from metaq.broker.work_pools import WorkPools
@@ -47,6 +48,7 @@ class TopicRequests:
     def __init__(
         self,
         topics: Topics,
+        groups: Groups,
         store: Store,
         plane: BrokerPlane,
         broker_name: str,
@@ -54,6 +56,7 @@ class TopicRequests:
         pools: WorkPools,
     ) -> None:
         self._topics = topics
+        self._groups = groups
         self._store = store
         self._plane = plane
         self._broker_name = broker_name
@@ -71,6 +74,7 @@ class TopicRequests:
             topic_sys_flag=command.topic_sys_flag,
             order=command.order,
         )
+        self._check(command.topic)
         if self._topics.update(wanted, parsed(command.attributes)):
             peer_log.write(
                 _log,
@@ -90,7 +94,7 @@ class TopicRequests:
                 ResponseCode.INVALID_PARAMETER, f"{len(wanted)} topics in one list, the limit is {LIST_MAX}"
             )
         for config in wanted:
-            self._topics.check_changeable(config.topic_name)
+            self._check(config.topic_name)
         for config in wanted:
             self._topics.update(config, config.attributes)
         peer_log.write(
@@ -102,6 +106,11 @@ class TopicRequests:
             request.remote,
         )
         await self._topics.publish([config.topic_name for config in wanted])
+
+    def _check(self, topic: str) -> None:
+        self._topics.check_changeable(topic)
+        if topic not in self._topics:
+            check_dead_letters(topic, self._groups)
 
     @handles(DeleteTopicInBroker)
     async def delete_topic_in_broker(self, command: DeleteTopicInBroker, request: Request) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from metaq._core import Clock
+from metaq.broker.state.client_limits import ClientBudget, ClientLimits, GroupKey, Size, member_size
 from metaq.protocol.bodies import (
     BROADCASTING,
     CLUSTERING,
@@ -16,6 +17,10 @@ from metaq.protocol.bodies import (
     ConsumerData,
     SubscriptionData,
 )
+
+HOLDS_ID_MS = 60_000
+"""For this time after its last heartbeat, a client keeps its id against others that claim it. Clients send a
+heartbeat every 30 s."""
 
 
 class Change(Enum):
@@ -42,6 +47,8 @@ class Member:
     """By topic; none for a producer."""
     fingerprint: int = 0
     """The hash that the client gave with its last full heartbeat; 0 if it gave none."""
+    size: Size | None = None
+    """The memory that is counted for it."""
 
 
 class ConsumerGroup:
@@ -66,6 +73,13 @@ class ConsumerGroup:
         """Each id once, in order. Every consumer must compute the same shares from this list, and a client
         that has just reconnected can be here twice for a moment."""
         return sorted(self._client_ids)
+
+    def find(self, client_id: str, heard_since_ms: int) -> Member | None:
+        """The member with this id. If several claim it, the first one that was heard since then: the later
+        ones may be impostors. If none was, the last one, which may have just reconnected."""
+        found = [member for member in self.members.values() if member.client_id == client_id]
+        heard = (member for member in found if member.seen_ms >= heard_since_ms)
+        return next(heard, found[-1] if found else None)
 
     def put(self, member: Member) -> Change:
         """Adds or replaces the member. The cost does not grow with the number of members."""
@@ -122,10 +136,16 @@ class ConsumerGroup:
 
 class Clients:
     """The live groups. `changed` is called for every consumer group whose members, subscriptions or mode
-    change."""
+    change.
+
+    A connection has one client id. If it gives another one, its former client leaves all groups."""
 
     def __init__(
-        self, clock: Clock, expiry_s: float, changed: Callable[[ConsumerGroup, Change], None]
+        self,
+        clock: Clock,
+        expiry_s: float,
+        changed: Callable[[ConsumerGroup, Change], None],
+        limits: ClientLimits | None = None,
     ) -> None:
         self._clock = clock
         self._expiry_ms = int(expiry_s * 1000)
@@ -138,6 +158,9 @@ class Clients:
         """Connection → its consumer groups and its producer groups."""
         self._expected: Counter[int] = Counter()
         """Connections with a heartbeat whose filters are being compiled."""
+        self._id_of: dict[int, str] = {}
+        """Connection → the client id that it gave last."""
+        self.budget = ClientBudget(limits or ClientLimits())
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         return self._consumers.get(name)
@@ -149,9 +172,23 @@ class Clients:
         return sorted(self._producers)
 
     def producer_connection(self, client_id: str) -> int | None:
-        """The newest connection on which that client produces."""
+        """The connection on which that client produces. If several claim its id, the first one that is not
+        silent: the later ones may be impostors. If all are silent, the last one, which may be the client
+        after it has reconnected."""
         connections = self._producing.get(client_id)
-        return next(reversed(connections)) if connections else None
+        if not connections:
+            return None
+        heard_since_ms = self.heard_since_ms()
+        heard = (each for each in connections if self._producer_seen_ms(each) >= heard_since_ms)
+        return next(heard, next(reversed(connections)))
+
+    def heard_since_ms(self) -> int:
+        """A client whose last heartbeat came before this time does not keep its id against others."""
+        return self._clock.now_ms() - HOLDS_ID_MS
+
+    def _producer_seen_ms(self, connection: int) -> int:
+        groups = self.groups_of(connection)[1]
+        return max(self._producers[group][connection].seen_ms for group in groups)
 
     def groups_subscribing(self, topic: str) -> list[str]:
         """Consumer groups with a live member that subscribes to the topic."""
@@ -174,18 +211,48 @@ class Clients:
             del self._expected[connection]
         return True
 
+    def identify(self, connection: int, client_id: str, *, but: str | None = None) -> None:
+        """Gives the connection this client id. A client that it had before leaves all groups, but for a
+        consumer group in which the caller replaces it."""
+        known = self._id_of.get(connection)
+        self._id_of[connection] = client_id
+        if known is not None and known != client_id:
+            consumer_groups, producer_groups = self.groups_of(connection)
+            for group in consumer_groups - {but}:
+                self.remove_consumer(group, connection)
+            for group in list(producer_groups):
+                self.remove_producer(group, connection)
+
+    def check_room(self, data: ConsumerData, connection: int) -> None:
+        """Raises Refused if `put_consumer` would."""
+        group = self._consumers.get(data.group_name)
+        known = group.members.get(connection) if group is not None else None
+        before = known.size if known is not None else None
+        self.budget.check(
+            connection, _consumers(data.group_name), before, member_size(data.subscription_data_set)
+        )
+
     def put_consumer(
         self, data: ConsumerData, member: Member, *, without_subscriptions: bool = False
     ) -> None:
         """Takes one group of a heartbeat. One without subscriptions only says that the client is alive; its
-        known subscriptions stay."""
-        group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
+        known subscriptions stay. Raises Refused past a limit."""
+        self.identify(member.connection, member.client_id, but=data.group_name)
+        group = self._consumers.get(data.group_name) or ConsumerGroup(data.group_name)
         known = group.members.get(member.connection)
         if without_subscriptions:
             member.subscriptions = known.subscriptions if known else {}
             member.fingerprint = known.fingerprint if known else 0
         else:
             member.subscriptions = {entry.topic: entry for entry in data.subscription_data_set}
+        if known is not None and member.subscriptions is known.subscriptions:
+            member.size = known.size
+        else:
+            member.size = member_size(member.subscriptions.values())
+        self.budget.change(
+            member.connection, _consumers(group.name), known.size if known else None, member.size
+        )
+        self._consumers[group.name] = group
         model = group.message_model
         group.consume_type = data.consume_type
         group.message_model = data.message_model
@@ -198,6 +265,13 @@ class Clients:
             self._changed(group, change)
 
     def put_producer(self, group: str, member: Member) -> None:
+        """Raises Refused past a limit."""
+        self.identify(member.connection, member.client_id)
+        known = self._producers.get(group, {}).get(member.connection)
+        member.size = known.size if known is not None else member_size()
+        self.budget.change(
+            member.connection, _producers(group), known.size if known is not None else None, member.size
+        )
         self._producers.setdefault(group, {})[member.connection] = member
         self._producing.setdefault(member.client_id, {})[member.connection] = None
         self._of(member.connection)[1].add(group)
@@ -210,8 +284,10 @@ class Clients:
 
     def remove_consumer(self, group_name: str, connection: int) -> None:
         group = self._consumers.get(group_name)
-        if group is None:
+        member = group.members.get(connection) if group is not None else None
+        if group is None or member is None:
             return
+        self.budget.change(connection, _consumers(group_name), member.size, None)
         change = group.remove(connection)
         if not group.members:
             del self._consumers[group_name]
@@ -226,6 +302,8 @@ class Clients:
             self._producers.pop(group, None)
         producing = self.groups_of(connection)[1]
         producing.discard(group)
+        if member is not None:
+            self.budget.change(connection, _producers(group), member.size, None)
         if member is not None and not producing:
             connections = self._producing.get(member.client_id, {})
             connections.pop(connection, None)
@@ -241,6 +319,7 @@ class Clients:
         for group in list(producer_groups):
             self.remove_producer(group, connection)
         self._groups_of.pop(connection, None)
+        self._id_of.pop(connection, None)
 
     def remove_expired(self) -> list[Member]:
         """Removes and returns clients that were silent for too long, although their socket is open."""
@@ -257,6 +336,7 @@ class Clients:
         for connection, (consumer_groups, producer_groups) in list(self._groups_of.items()):
             if not consumer_groups and not producer_groups:
                 del self._groups_of[connection]
+                self._id_of.pop(connection, None)
         return expired
 
     def shift_time(self, by_ms: int) -> None:
@@ -270,6 +350,14 @@ class Clients:
 
     def _of(self, connection: int) -> tuple[set[str], set[str]]:
         return self._groups_of.setdefault(connection, (set(), set()))
+
+
+def _consumers(group: str) -> GroupKey:
+    return "consumer", group
+
+
+def _producers(group: str) -> GroupKey:
+    return "producer", group
 
 
 def _silent(members: Iterable[Member], since_ms: int) -> list[Member]:

@@ -11,6 +11,7 @@ from metaq._core import BrokerPlane, Clock
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import GROUP_KEYS, altered
+from metaq.broker.state.broker_own import check_group
 from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.journal.journal import Journal, Unwritten
 from metaq.protocol import names
@@ -41,7 +42,6 @@ TABLE = "groups"
 """In the journal: name → SubscriptionGroupConfig."""
 FORBIDDEN = "forbidden"
 """In the journal: group → topic → bits that forbid something."""
-GROUPS_MAX = 100_000
 LIST_MAX = 10_000
 RETRY_QUEUES_MAX = 1_000
 FORBIDDEN_MAX = 10_000
@@ -67,6 +67,7 @@ class Groups:
         self._data_version = DataVersion(timestamp=clock.now_ms())
         self._journal = journal
         self._unwritten = Unwritten(journal, self._value_of)
+        self._groups_max = options.groups_max
         self.auto_create = options.auto_create_group
 
     def load(self) -> None:
@@ -120,16 +121,26 @@ class Groups:
         return self._table.get(name)
 
     def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, created on the spot if that is allowed; None if it is not."""
+        """The group, created on the spot if that is allowed; None if it is not. Raises Refused if there are
+        too many groups."""
         existing = self._table.get(name)
         if existing is not None:
             return existing
-        if names.group_fault(name) is not None or len(self._table) >= GROUPS_MAX:
+        if names.group_fault(name) is not None:
             return None
         if not self.auto_create and not names.is_system_group(name):
             return None
+        self._check_room(name)
         _log.info("group %s created on first use", name)
         return self.put(SubscriptionGroupConfig(group_name=name))
+
+    def _check_room(self, name: str) -> None:
+        if name not in self._table and len(self._table) >= self._groups_max:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker has {len(self._table)} groups, the limit is {self._groups_max} (groups_max): "
+                "delete unused ones",
+            )
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         self._table[config.group_name] = config
@@ -192,6 +203,7 @@ class Groups:
         if command.group not in self._table:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         if command.readable is not None:
+            check_group(command.group)
             fault = names.topic_fault(command.topic)
             if fault is not None:
                 raise Refused(ResponseCode.INVALID_PARAMETER, fault)
@@ -225,15 +237,13 @@ class Groups:
 
     async def _update(self, wanted: list[SubscriptionGroupConfig], request: Request) -> None:
         for config in wanted:
+            check_group(config.group_name)
             fault = names.group_fault(config.group_name) or _fault(config)
             if fault is not None:
                 raise Refused(ResponseCode.INVALID_PARAMETER, fault)
             self._with_attributes(config)
         for config in wanted:
-            if config.group_name not in self._table and len(self._table) >= GROUPS_MAX:
-                raise Refused(
-                    ResponseCode.SYSTEM_ERROR, f"this broker has {GROUPS_MAX} groups, which is the limit"
-                )
+            self._check_room(config.group_name)
             self.put(self._with_attributes(config))
         _log.info("groups created or changed by %s: %d", request.remote, len(wanted))
         await self.publish([config.group_name for config in wanted])
@@ -292,6 +302,17 @@ def missing_group(name: str) -> str:
         f"group {name[:128]} does not exist and is not created on first use: "
         "create it first or switch autoCreateSubscriptionGroup on"
     )
+
+
+def check_dead_letters(topic: str, groups: Groups) -> None:
+    """Raises Refused for the dead-letter topic of a group that does not exist."""
+    group = topic.removeprefix(names.DEAD_LETTER_PREFIX)
+    if topic.startswith(names.DEAD_LETTER_PREFIX) and groups.get(group) is None:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"topic {topic[:160]} is for the dead letters of group {group[:128]}, which does not exist: "
+            "create the group first",
+        )
 
 
 def _fault(config: SubscriptionGroupConfig) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from metaq._core import Clock
 from metaq.broker.options import LEASE_MS
+from metaq.broker.state.broker_own import check_group
 from metaq.broker.state.topics import Topics
 from metaq.journal.journal import Journal, NotWritten, Unwritten
 from metaq.protocol import names
@@ -164,6 +165,7 @@ class QueueLocks:
 
     def _read(self, request: Request) -> LockBatchRequestBody:
         asked = LockBatchRequestBody.decode(request.body)
+        check_group(asked.consumer_group)
         fault = names.group_fault(asked.consumer_group) or names.client_id_fault(asked.client_id)
         if len(asked.mq_set) > QUEUES_PER_REQUEST_MAX:
             fault = f"{len(asked.mq_set)} queues in one request, the limit is {QUEUES_PER_REQUEST_MAX}"

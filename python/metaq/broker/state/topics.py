@@ -18,8 +18,6 @@ from metaq.protocol.errors import Refused
 
 TABLE = "topics"
 """In the journal: name → TopicConfig."""
-TOPICS_MAX = 100_000
-"""All of them go to a name server in one frame, whose size is limited."""
 QUEUES_MAX = 10_000
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
@@ -119,10 +117,11 @@ class Topics:
 
     def put(self, config: TopicConfig) -> TopicConfig:
         """Adds or replaces one topic. The caller has checked its values."""
-        if config.topic_name not in self._table and len(self._table) >= TOPICS_MAX:
+        if config.topic_name not in self._table and len(self._table) >= self._options.topics_max:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"this broker has {len(self._table)} topics, the limit is {TOPICS_MAX}: delete unused ones",
+                f"this broker has {len(self._table)} topics, the limit is {self._options.topics_max} "
+                "(topics_max): delete unused ones",
             )
         if config.topic_name not in self._table:
             self._unserved.add(config.topic_name)

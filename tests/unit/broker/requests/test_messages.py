@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -29,6 +30,17 @@ from metaq.protocol.reply import Reply
 from metaq.settings import Program
 
 
+def record(topic: str) -> bytes:
+    """A record without a body, as the commit log has it."""
+    name = topic.encode()
+    size = 91 + len(name)
+    fixed = struct.pack(">IIIiiqqiqQqQiqI", size, 0xDAA320A7, 0, 0, 0, 0, 42, 0, 0, 0, 0, 0, 0, 0, 0)
+    return fixed + bytes([len(name)]) + name + bytes(2)
+
+
+STORED, HALF = record("t"), record("RMQ_SYS_TRANS_HALF_TOPIC")
+
+
 class FakeStore:
     """Answers what the test says."""
 
@@ -38,7 +50,7 @@ class FakeStore:
         self.asked: dict[str, Any] = {}
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        return b"record" if physical_offset == 42 else None
+        return {42: STORED, 43: HALF}.get(physical_offset)
 
     def query(self, topic: str, key: str, **rest: Any) -> tuple[list[bytes], int, int, bool]:
         self.asked = {"topic": topic, "key": key, **rest}
@@ -217,7 +229,9 @@ def test_one_message_by_its_place(desk: Desk, request_with: Any) -> None:
         assert await desk.messages.view_message_by_id(command, request) is RESPONDED
         return [body for _, _, _, body in request.answers]
 
-    assert asyncio.run(view(42)) == [b"record"]
+    assert asyncio.run(view(42)) == [STORED]
+    with pytest.raises(Refused, match="broker's own"):
+        asyncio.run(view(43))
     for nowhere in (41, -1):
         with pytest.raises(Refused, match=str(nowhere)):
             asyncio.run(view(nowhere))
@@ -289,3 +303,23 @@ def test_the_time_of_the_first_message(desk: Desk, request_with: Any) -> None:
     command = GetEarliestMessageStoreTime(topic="t", queue_id=0)
     answer = desk.messages.get_earliest_message_store_time(command, request_with())
     assert answer.header() == {"timestamp": "1005"}
+
+
+def test_half_messages_are_not_found_by_key(desk: Desk) -> None:
+    desk.store.records = [b"half"]
+    with pytest.raises(Refused, match="broker's own"):
+        query(desk, topic="RMQ_SYS_TRANS_HALF_TOPIC")
+    assert desk.store.asked == {}
+
+
+@pytest.mark.parametrize("topic", ["%DLQ%", "%RETRY%", "%DLQ%nogroup"])
+def test_dead_letters_of_no_group_are_never_made(desk: Desk, topic: str) -> None:
+    with pytest.raises(Refused, match="group"):
+        desk.send(topic)
+    assert topic not in desk.tables.topics
+
+
+def test_dead_letters_of_a_group_are_made_by_its_consumers(desk: Desk) -> None:
+    desk.tables.groups.find_or_create("billing")
+    assert desk.send("%DLQ%billing").retried == 1
+    assert "%DLQ%billing" in desk.tables.topics

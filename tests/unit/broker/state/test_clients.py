@@ -9,17 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaq._core import Clock
-from metaq.broker.state.clients import Change, Clients, ConsumerGroup, Member
+from metaq.broker.state.client_limits import MEMBER_BYTES, ClientLimits, Size
+from metaq.broker.state.clients import HOLDS_ID_MS, Change, Clients, ConsumerGroup, Member
 from metaq.protocol.bodies import ConsumerData, SubscriptionData
+from metaq.protocol.errors import Refused
 
 
 class Crowd:
     """Clients with a record of the changes they reported."""
 
-    def __init__(self, expiry_s: float = 120.0) -> None:
+    def __init__(self, expiry_s: float = 120.0, limits: ClientLimits | None = None) -> None:
         self.clock = Clock.manual(1_000_000)
         self.changes: list[tuple[str, Change]] = []
-        self.clients = Clients(self.clock, expiry_s, self._note)
+        self.clients = Clients(self.clock, expiry_s, self._note, limits)
 
     def _note(self, group: ConsumerGroup, change: Change) -> None:
         self.changes.append((group.name, change))
@@ -224,6 +226,91 @@ def test_against_a_simple_model(events: list[tuple[str, int, str, dict[str, int]
             assert told == [("g", Change.FILTERS)]
         else:
             assert told == []
+
+
+def test_a_new_client_id_on_a_connection_releases_the_former_client(crowd: Crowd) -> None:
+    clients = crowd.clients
+    crowd.join(1, "g1", client_id="a", t=1)
+    crowd.join(1, "g2", client_id="a", t=1)
+    clients.put_producer("p", crowd.member(1, "a"))
+    before = clients.budget.total
+    crowd.join(1, "g1", client_id="b", t=1)
+    assert crowd.group("g1").client_ids() == ["b"]
+    assert clients.consumer_group("g2") is None
+    assert clients.producers("p") == []
+    assert clients.producer_connection("a") is None
+    assert clients.budget.total.bytes < before.bytes
+
+
+def test_many_client_ids_on_one_connection_take_no_memory(crowd: Crowd) -> None:
+    clients = crowd.clients
+    for number in range(20_000):
+        clients.put_producer("p", crowd.member(1, f"client-{number}"))
+    tables = [value for value in vars(clients).values() if isinstance(value, dict)]
+    assert all(len(table) <= 1 for table in tables)
+    assert clients.budget.total == Size(MEMBER_BYTES, 0)
+    clients.remove_connection(1)
+    assert clients.budget.total == Size()
+    assert not any(value for value in vars(clients).values() if isinstance(value, dict))
+
+
+def test_a_client_keeps_its_id_until_it_is_silent(crowd: Crowd) -> None:
+    clients = crowd.clients
+    for connection in (1, 2, 3):
+        clients.put_producer("p", crowd.member(connection, "a"))
+        crowd.join(connection, client_id="a", t=1)
+
+    def holder() -> tuple[int | None, int]:
+        member = crowd.group().find("a", clients.heard_since_ms())
+        assert member is not None
+        return clients.producer_connection("a"), member.connection
+
+    assert holder() == (1, 1)
+    crowd.clock.advance_ms(HOLDS_ID_MS + 1)
+    assert holder() == (3, 3), "all are silent, and the last one may have just reconnected"
+    clients.put_producer("p", crowd.member(2, "a"))
+    crowd.join(2, client_id="a", t=1)
+    assert holder() == (2, 2)
+    clients.remove_connection(2)
+    assert holder() == (3, 3)
+
+
+def test_what_clients_make_the_broker_remember_is_bounded() -> None:
+    limits = ClientLimits(
+        clients_per_group_max=2,
+        subscriptions_per_client_max=3,
+        bytes_per_client_max=10_000,
+        bytes_per_group_max=15_000,
+        bytes_max=18_000,
+    )
+    crowd = Crowd(limits=limits)
+
+    def join(connection: int, group: str, characters: int, count: int = 1) -> None:
+        entries = [
+            SubscriptionData(topic=f"t{number}", sub_string="x" * characters) for number in range(count)
+        ]
+        data = ConsumerData(group_name=group, subscription_data_set=entries)
+        crowd.clients.put_consumer(data, crowd.member(connection))
+
+    join(1, "g", 6_000)
+    with pytest.raises(Refused, match="client_bytes_max"):
+        join(1, "h", 6_000)
+    with pytest.raises(Refused, match="subscriptions_per_client_max"):
+        join(1, "h", 1, count=3)
+    with pytest.raises(Refused, match="group_clients_bytes_max"):
+        join(2, "g", 8_000)
+    join(2, "g", 6_000)
+    with pytest.raises(Refused, match="clients_per_group_max"):
+        join(3, "g", 1)
+    with pytest.raises(Refused, match="clients_bytes_max"):
+        join(3, "h", 6_000)
+    join(1, "g", 6_000)
+    join(1, "g", 10)
+    join(3, "h", 6_000)
+    assert crowd.clients.consumer_group("h") is not None
+    for connection in (1, 2, 3):
+        crowd.clients.remove_connection(connection)
+    assert crowd.clients.budget.total == Size()
 
 
 def test_a_producer_is_found_by_its_client_id(clock: Clock) -> None:

@@ -72,9 +72,11 @@ def test_a_malformed_group_is_never_made(tables: Any, name: str) -> None:
     assert tables.groups.find_or_create(name) is None
 
 
-def test_the_number_of_groups_is_bounded(tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaq.broker.state.groups.GROUPS_MAX", len(tables.groups))
-    assert tables.groups.find_or_create("one-more") is None
+def test_the_number_of_groups_is_bounded(make_tables: Callable[..., Any]) -> None:
+    groups: Groups = make_tables(groups_max=len(make_tables().groups)).groups
+    with pytest.raises(Refused, match="groups_max"):
+        groups.find_or_create("one-more")
+    assert groups.find_or_create("TOOLS_CONSUMER") is not None
 
 
 def update(tables: Any, request: Any) -> None:

@@ -1,0 +1,155 @@
+"""Limits of what clients may make the broker remember about them, in numbers and in bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from metaq.protocol import names
+from metaq.protocol.bodies import ConsumerData, SubscriptionData
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Refused
+from metaq.settings import MIB
+
+SUBSCRIPTIONS_PER_GROUP_MAX = 1_000
+EXPRESSION_CHARACTERS_MAX = 64 * 1024
+MEMBER_BYTES = 600
+"""About the memory of one client in one group."""
+SUBSCRIPTION_BYTES = 350
+"""About the memory of one subscription without its texts."""
+NUMBER_BYTES = 40
+"""About the memory of one number in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """How many clients a group may have, and how much may be remembered about them."""
+
+    clients_per_group_max: int = 5_000
+    subscriptions_per_client_max: int = 2_000
+    bytes_per_client_max: int = MIB
+    bytes_per_group_max: int = 32 * MIB
+    bytes_max: int = 128 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The memory of one client in one group."""
+
+    bytes: int = 0
+    subscriptions: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.bytes + other.bytes, self.subscriptions + other.subscriptions)
+
+    def __sub__(self, other: Size) -> Size:
+        return Size(self.bytes - other.bytes, self.subscriptions - other.subscriptions)
+
+
+NOTHING = Size()
+
+
+def member_size(subscriptions: Iterable[SubscriptionData] = ()) -> Size:
+    """The memory of a client in a group, with its subscriptions."""
+    sizes = [_subscription_bytes(subscription) for subscription in subscriptions]
+    return Size(MEMBER_BYTES + sum(sizes), len(sizes))
+
+
+def _subscription_bytes(subscription: SubscriptionData) -> int:
+    texts = (subscription.topic, subscription.sub_string, subscription.expression_type)
+    return (
+        SUBSCRIPTION_BYTES
+        + sum(sys.getsizeof(text) for text in (*texts, *subscription.tags_set))
+        + NUMBER_BYTES * (len(subscription.code_set) + len(subscription.tags_set))
+    )
+
+
+def check_subscriptions(data: ConsumerData) -> None:
+    """Raises Refused for subscriptions that no honest client has."""
+    count = len(data.subscription_data_set)
+    fault: str | None = None
+    if count > SUBSCRIPTIONS_PER_GROUP_MAX:
+        limit = SUBSCRIPTIONS_PER_GROUP_MAX
+        fault = f"group {data.group_name} subscribes to {count} topics, the limit is {limit}"
+    for entry in data.subscription_data_set if fault is None else ():
+        if len(entry.sub_string) > EXPRESSION_CHARACTERS_MAX:
+            fault = f"the filter on {entry.topic[:128]} is longer than {EXPRESSION_CHARACTERS_MAX} characters"
+        fault = fault or names.topic_fault(entry.topic)
+    if fault is not None:
+        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+
+
+GroupKey = tuple[str, str]
+"""The kind of a group, consumer or producer, and its name."""
+
+
+class ClientBudget:
+    """The memory of all clients: in all, by connection and by group."""
+
+    def __init__(self, limits: ClientLimits) -> None:
+        self.limits = limits
+        self.total = NOTHING
+        self._of_connection: dict[int, Size] = {}
+        self._of_group: dict[GroupKey, tuple[Size, int]] = {}
+        """With the number of its members."""
+
+    def change(self, connection: int, group: GroupKey, before: Size | None, after: Size | None) -> None:
+        """Replaces the size of a client in a group; None means that it is not in it. Raises Refused if
+        something grows past a limit."""
+        self.check(connection, group, before, after)
+        more = (after or NOTHING) - (before or NOTHING)
+        of_connection = self._of_connection.get(connection, NOTHING) + more
+        of_group, members = self._of_group.get(group, (NOTHING, 0))
+        of_group, members = of_group + more, members + (before is None) - (after is None)
+        self.total += more
+        self._of_connection[connection] = of_connection
+        self._of_group[group] = (of_group, members)
+        if of_connection == NOTHING:
+            del self._of_connection[connection]
+        if members == 0:
+            del self._of_group[group]
+
+    def check(self, connection: int, group: GroupKey, before: Size | None, after: Size | None) -> None:
+        """Raises Refused if `change` would."""
+        limits, (kind, name) = self.limits, group
+        more = (after or NOTHING) - (before or NOTHING)
+        if more.bytes <= 0 and more.subscriptions <= 0:
+            return
+        of_connection = self._of_connection.get(connection, NOTHING) + more
+        of_group, members = self._of_group.get(group, (NOTHING, 0))
+        of_group, total = of_group + more, self.total + more
+        if before is None and members >= limits.clients_per_group_max:
+            raise _refused(
+                f"{kind} group {name} would have {members + 1} clients",
+                "clients_per_group_max",
+                "use other groups",
+            )
+        if of_connection.subscriptions > limits.subscriptions_per_client_max:
+            raise _refused(
+                f"one client would have {of_connection.subscriptions} subscriptions",
+                "subscriptions_per_client_max",
+                "divide them between clients",
+            )
+        if of_connection.bytes > limits.bytes_per_client_max:
+            raise _refused(
+                f"the groups and subscriptions of one client would take {of_connection.bytes} bytes",
+                "client_bytes_max",
+                "shorten its filters",
+            )
+        if of_group.bytes > limits.bytes_per_group_max:
+            raise _refused(
+                f"the subscriptions of {kind} group {name} would take {of_group.bytes} bytes",
+                "group_clients_bytes_max",
+                "shorten their filters",
+            )
+        if total.bytes > limits.bytes_max:
+            raise _refused(
+                f"the subscriptions of all clients would take {total.bytes} bytes",
+                "clients_bytes_max",
+                "try again later",
+            )
+
+
+def _refused(what: str, setting: str, hint: str) -> Refused:
+    return Refused(ResponseCode.INVALID_PARAMETER, f"{what}, which is more than {setting} allows: {hint}")

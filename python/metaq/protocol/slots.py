@@ -1,0 +1,106 @@
+"""Limits of requests under way: slots for work, and questions that wait for another client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Refused
+from metaq.settings import KIB, MIB
+
+QUESTION_BYTES: Final = 2 * KIB
+"""About the memory of one question to a client, without its body."""
+
+
+class Slots:
+    """Counts the requests that are worked on, in all and by connection.
+
+    A connection that has its share is paused: its other requests wait where they are, and those of others are
+    served.
+    """
+
+    def __init__(self, slots_max: int, per_connection_max: int, pause: Callable[[int, bool], None]) -> None:
+        """`pause` is called with a connection, and with True to pause it or False to go on."""
+        self._slots_max = slots_max
+        self._per_connection_max = per_connection_max
+        self._pause = pause
+        self._taken = 0
+        self._of: dict[int, int] = {}
+
+    @property
+    def free(self) -> int:
+        return self._slots_max - self._taken
+
+    def take(self, connection: int) -> None:
+        """Always succeeds: a request that comes back from a wait may exceed the limits for a moment."""
+        self._taken += 1
+        self._of[connection] = self._of.get(connection, 0) + 1
+        if self._of[connection] == self._per_connection_max:
+            self._pause(connection, True)
+
+    def give_back(self, connection: int) -> None:
+        self._taken -= 1
+        left = self._of[connection] = self._of[connection] - 1
+        if left == 0:
+            del self._of[connection]
+        if left == self._per_connection_max - 1:
+            self._pause(connection, False)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionLimits:
+    """How many requests may wait for answers of other clients, and how many bytes they may hold."""
+
+    count_max: int = 10_000
+    bytes_max: int = 64 * MIB
+    per_connection_max: int = 256
+    bytes_per_connection_max: int = 16 * MIB
+
+
+class Questions:
+    """Counts the requests that wait for the answer of another client. They hold no slot, because nobody knows
+    how long that client takes; so they have limits of their own."""
+
+    def __init__(self, limits: QuestionLimits) -> None:
+        self._limits = limits
+        self._count = 0
+        self._bytes = 0
+        self._of: dict[int, tuple[int, int]] = {}
+        """Connection → number and bytes."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, connection: int, size_bytes: int) -> None:
+        """Raises Refused past a limit."""
+        limits = self._limits
+        count, held_bytes = self._of.get(connection, (0, 0))
+        fault = None
+        if count >= limits.per_connection_max:
+            fault = f"{count} requests of this connection wait", "questions_per_connection_max"
+        elif count and held_bytes + size_bytes > limits.bytes_per_connection_max:
+            fault = f"{held_bytes} bytes of this connection wait", "questions_bytes_per_connection_max"
+        elif self._count >= limits.count_max:
+            fault = f"{self._count} requests wait", "questions_max"
+        elif self._count and self._bytes + size_bytes > limits.bytes_max:
+            fault = f"{self._bytes} bytes wait", "questions_bytes_max"
+        if fault is not None:
+            what, setting = fault
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD] {what} for answers of other clients, the limit is {setting}: try again later",
+            )
+        self._of[connection] = (count + 1, held_bytes + size_bytes)
+        self._count += 1
+        self._bytes += size_bytes
+
+    def remove(self, connection: int, size_bytes: int) -> None:
+        self._count -= 1
+        self._bytes -= size_bytes
+        count, held_bytes = self._of[connection]
+        if count == 1:
+            del self._of[connection]
+        else:
+            self._of[connection] = (count - 1, held_bytes - size_bytes)
