@@ -462,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_group_has_a_limit_of_its_own() {
-        let mut ledger = Ledger::new(5, 2, ENDS_MAX);
+        let mut ledger = Ledger::new(5, 2, ENDS_MAX, IMMUNITY_MS_MAX);
         let (one, other) = (GroupKey::of(b"one"), GroupKey::of(b"other"));
         let begin = |ledger: &mut Ledger, queue_offset: i64, group: GroupKey| {
             ledger.open(queue_offset, Half::new(7, 1_000, 1_000, Kind { group, ..PLAIN }));

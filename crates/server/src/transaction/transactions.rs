@@ -40,13 +40,12 @@ impl Transactions {
         due_times: DueTimes,
         added: Arc<AddedProperties>,
     ) -> Self {
-        let ledger =
-            Mutex::new(Ledger::new(
-                settings.open_max,
-                settings.open_per_group_max,
-                settings.ended_kept,
-                settings.immunity_ms_max,
-            ));
+        let ledger = Mutex::new(Ledger::new(
+            settings.open_max,
+            settings.open_per_group_max,
+            settings.ended_kept,
+            settings.immunity_ms_max,
+        ));
         Transactions {
             store,
             store_host,

@@ -247,7 +247,7 @@ def test_no_more_messages_are_read_than_can_be_answered(
     def record_at(physical_offset: int) -> bytes:
         begun.append(physical_offset)
         unanswered.append(len(begun) - sum(len(request.answers) for request in requests))
-        return b"record"
+        return STORED
 
     async def view_all() -> None:
         command = ViewMessageById(physical_offset=42)
