@@ -44,6 +44,8 @@ const QUIET_MS: Range<u64> = 1_000..1_000 + 2 * CARE_INTERVAL.as_millis() as u64
 /// A frame of this size that has been arriving for this long comes from a peer that trickles it.
 const TRICKLE_BYTES: usize = 256 * 1024;
 const TRICKLE_MS: u64 = 1_000;
+/// The least time between two looks for the worst peers while the budget is exceeded.
+const CUT_PAUSE: Duration = Duration::from_millis(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A plane that stops waits at most this long for its connections to answer; none should take this long.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
@@ -426,6 +428,8 @@ async fn take_care(shared: Arc<Shared>) {
             _ = ticks.tick() => {}
             () = shared.memory.exceeded() => {
                 shared.cut_worst();
+                // It goes through all peers, which must not happen with every step of one of them.
+                tokio::time::sleep(CUT_PAUSE).await;
                 continue;
             }
         }

@@ -358,12 +358,13 @@ def _earlier(batch: UnsentBatch) -> _Earlier | None:
 
 
 def _broker_of(handle: str | None) -> str:
-    """Returns the broker name of a handle, which is `v1 topic broker time id` in base 64."""
+    """Returns the broker name of a handle, which is `v1 topic broker time id` in base 64. MetaQ's brokers add
+    a signature."""
     try:
         parts = base64.urlsafe_b64decode(handle or "").decode().split(" ")
     except (TypeError, ValueError):
         parts = []
-    if len(parts) != 5 or parts[0] != "v1":
+    if len(parts) < 5 or parts[0] != "v1":
         raise InvalidMessage(
             f"{handle!r} is not a recall handle", hint="the result of a delayed send has one"
         )
