@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from metaq.journal.journal import COMPACTION_BYTES_MIN, Journal
 from tests.faults.disks import LoopDisk, loop_disk
 from tests.faults.sync_faults import Sync, SyncFaults
 from tests.support.plain_client import SUCCESS, PlainClient, ServerClosed, create_topic
+from tests.support.processes import freeze
 from tests.support.rounds import draw_seed, kill_loop, rounds
 from tests.support.serving import MIB, SMALL_FILES, Serving
 from tests.support.waiting import wait_until
@@ -155,7 +155,7 @@ def _lose_power(tmp_path: Path, disk: LoopDisk, mode: Sync) -> list[str]:
             wait_until(lambda before=before: changes.count > before + 20)
             # A real power loss also ends the broker. Here, a sync under way could return success after the
             # file system was shut down, so stop the broker first.
-            broker.child.process.send_signal(signal.SIGSTOP)
+            freeze(broker.child.process.pid)
             disk.lose_power()
             broker.kill()
             changes.stop()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.faults.senders import Senders, served_queues
 from tests.faults.sync_faults import Sync, SyncFaults
 from tests.support.checker import violations
 from tests.support.plain_client import SUCCESS, create_topic
+from tests.support.processes import freeze
 from tests.support.rounds import draw_seed
 from tests.support.serving import MIB, SMALL_FILES, Serving
 from tests.support.waiting import wait_until
@@ -86,7 +86,7 @@ def _lose_power_twice(
                 _wait_for_a_sync(faults[-1], readers)
             # A real power loss also ends the broker. Here, a sync under way could return success
             # after the file system was shut down, so stop the broker first.
-            broker.child.process.send_signal(signal.SIGSTOP)
+            freeze(broker.child.process.pid)
             disk.lose_power()
             senders.target = readers.target = ""
             broker.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -116,4 +117,25 @@ def _is_free(port: int) -> bool:
             probe.bind(("127.0.0.1", port))
         except OSError:
             return False
+    return True
+
+
+def freeze(pid: int, timeout_s: float = 60.0) -> None:
+    """Stops a process, and returns when none of its threads runs any more. On a busy machine that takes a
+    while after the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + timeout_s
+    while not _stands_still(pid):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} still runs after SIGSTOP")
+        time.sleep(0.001)
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether every thread is stopped, or will be when the kernel has finished its system call."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            # The state follows the name, which is in brackets.
+            if (task / "stat").read_text().rpartition(")")[2].split()[0] not in "TtDZX":
+                return False
     return True

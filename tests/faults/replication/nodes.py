@@ -17,7 +17,7 @@ from tests.faults.replication.register_watch import GROUP, Group, RegisterWatch
 from tests.support.etcd import Etcd
 from tests.support.metaq import Metaq
 from tests.support.plain_client import GET_MAX_OFFSET, SUCCESS, PlainClient, ServerClosed, create_topic
-from tests.support.processes import free_port
+from tests.support.processes import free_port, freeze
 from tests.support.serving import KIB, SMALL_FILES
 from tests.support.waiting import eventually, wait_until
 
@@ -79,7 +79,7 @@ class BrokerNode:
         return self._process.stop()
 
     def freeze(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
         self._stopped = True
 
     def thaw(self) -> None:
