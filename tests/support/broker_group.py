@@ -38,7 +38,8 @@ class BrokerGroup:
         self._ha = ha or HaSettings()
         self._ids = ids
         self._link_ports = {node_id: free_port() for node_id in ids}
-        self._ports = {node_id: free_port() for node_id in ids}
+        # A broker also opens the port for clients up to 4.4, two below its own.
+        self._ports = {node_id: free_port(neighbours=(-2,)) for node_id in ids}
         self.name = f"group-{uuid.uuid4().hex[:12]}"
         self.running: dict[int, Broker] = {}
         self.clock = Clock.ahead(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import random
@@ -95,6 +96,10 @@ class Child:
         return "\n".join([f"--- {self.log} ---", *lines])
 
 
+_lately_given: collections.deque[int] = collections.deque(maxlen=100)
+"""Ports whose servers may not have bound them yet."""
+
+
 def free_port(*, neighbours: Sequence[int] = ()) -> int:
     """A free loopback port whose neighbours at the given distances are free as well.
 
@@ -105,7 +110,9 @@ def free_port(*, neighbours: Sequence[int] = ()) -> int:
     first = 15_000 + os.getpid() % 17 * 1_000
     for _ in range(200):
         port = random.randrange(first, first + 1_000)
-        if all(_is_free(port + distance) for distance in (0, *neighbours)):
+        wanted = [port + distance for distance in (0, *neighbours)]
+        if all(_is_free(one) and one not in _lately_given for one in wanted):
+            _lately_given.extend(wanted)
             return port
     raise RuntimeError("no free loopback port found")
 

@@ -220,7 +220,7 @@ class Journal:
             await asyncio.wait([self._flushing])
         async with self._writing:
             await self._compaction_ended()
-            self._files.close()
+            self.abandon()
 
     async def _apart(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
@@ -228,6 +228,7 @@ class Journal:
     def abandon(self) -> None:
         """Closes the files of a journal that nothing is being written to, in any thread."""
         self._files.close()
+        self._threads.shutdown(wait=False)
 
     async def _to_its_end(self, work: Coroutine[object, object, None]) -> None:
         """Runs the work even if the caller is cancelled: memory must follow the disk."""

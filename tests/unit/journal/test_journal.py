@@ -28,6 +28,7 @@ from metaq.journal.journal import (
     Unwritten,
 )
 from metaq.metadata import MetadataDamaged
+from tests.support.waiting import wait_until
 
 State = dict[tuple[str, str], bytes]
 
@@ -554,3 +555,17 @@ def test_an_observer_that_fails_harms_nobody(tmp_path: Path) -> None:
         await journal.close()
 
     run(scenario)
+
+
+def test_a_closed_journal_leaves_no_threads(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+
+    async def write_and_close() -> None:
+        journal = Journal.open(tmp_path / "journal")
+        await journal.write([put("a")])
+        assert [thread for thread in threading.enumerate() if thread.name.startswith("metaq-journal")]
+        await journal.close()
+        await journal.close()
+
+    run(write_and_close)
+    wait_until(lambda: not {t for t in set(threading.enumerate()) - before if "metaq-journal" in t.name})
