@@ -81,9 +81,9 @@ bench: setup-test $(BENCH_INSTALLED) ## Measure against RocketMQ and Kafka in al
 	@exec $(BIN)/python -m bench $(ARGS)
 
 .PHONY: soak
-soak: setup-test ## Clients and broker at full rate for an hour, then hundreds of kills; ARGS="--seconds 60" or "--faults"
+soak: setup-test ## Clients and broker at full rate for an hour, then hundreds of kills; ARGS="--seconds 60", "--faults" or "--hostile"
 	@$(BIN)/python -m bench.soak $(ARGS)
-	@$(if $(findstring --faults,$(ARGS)),:,METAQ_LONG=1 exec $(BIN)/python -m pytest -m kill_loop tests)
+	@$(if $(findstring --faults,$(ARGS))$(findstring --hostile,$(ARGS)),:,METAQ_LONG=1 exec $(BIN)/python -m pytest -m kill_loop tests)
 
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz

@@ -174,4 +174,4 @@ class Mirroring:
         """From the first report of more rows than there were, to that of all: later it has nothing to do."""
         told = [report for report in self._reports() if report["rows"] > first]
         until = next(number for number, report in enumerate(told, start=1) if report["rows"] >= last)
-        return max(float(report["details"]["behind_source_s"]) for report in told[:until])
+        return max(float(report["lag_s"] or 0) for report in told[:until])

@@ -20,6 +20,16 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def processor_times(pid: int) -> tuple[float, float]:
+    """How many seconds its present threads have run, and waited for a processor that others had."""
+    ran = waited = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            on, off, _ = (task / "schedstat").read_text().split()
+            ran, waited = ran + int(on), waited + int(off)
+    return ran / 1e9, waited / 1e9
+
+
 def memory_bytes(pid: int) -> dict[str, int]:
     """Resident memory: `resident` is everything, `own` leaves out the pages of mapped files."""
     values = {}

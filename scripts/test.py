@@ -21,24 +21,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Use the tools of the environment that this script runs in, activated or not.
 TOOLS = Path(sys.executable).parent
+# Counts the CPU time of every process that a suite starts.
+REAPING = (sys.executable, str(ROOT / "scripts" / "reaping.py"))
 # Repeat these lines at the end, so that a reader knows where to look.
 COMPLAINT = re.compile(r"^(FAILED|ERROR) |^test .* FAILED$|panicked at|\(signal: |^error\b|: error: |^E  ")
 MAX_COMPLAINTS = 40
-# Tests that build whole pipelines on Spark, in two suites; the rest of tests/spark tests source and sink.
+# Tests of mirrors have a Spark session of their own, and all other tests of Spark share one. To warm up a
+# session takes as long as a dozen tests.
 SPARK_MIRRORS = tuple(f"tests/spark/test_{name}.py" for name in ("mirror", "mirror_delta", "mirror_jdbc"))
-SPARK_PIPELINES = tuple(
-    f"tests/spark/test_{name}.py" for name in ("lake_batches", "log_lake", "pipeline_pages", "stream_sql")
-)
 # Suites that run side by side and share nothing, the longest first. All other tests are a suite of their own.
 APART = {
-    "pytest spark": ("tests/spark", *(f"--ignore={path}" for path in (*SPARK_MIRRORS, *SPARK_PIPELINES))),
+    "pytest spark": ("tests/spark", *(f"--ignore={path}" for path in SPARK_MIRRORS)),
     "pytest spark mirrors": SPARK_MIRRORS,
-    "pytest spark pipelines": SPARK_PIPELINES,
+    "pytest faults": ("tests/faults",),
     "pytest interop 5.5.0": ("tests/interop", "-k", "5.5.0"),
     "pytest interop": ("tests/interop", "-k", "not 5.5.0"),
     "pytest client": ("tests/integration/client", "tests/integration/admin"),
     "pytest pipelines": ("tests/integration/pipelines",),
-    "pytest faults": ("tests/faults",),
 }
 APART_FOLDERS = (
     "tests/faults",
@@ -170,7 +169,7 @@ def run(suite: Suite, show: Callable[[str], None]) -> Outcome:
     lines = []
     try:
         with subprocess.Popen(
-            suite.command,
+            (*REAPING, *suite.command),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -181,7 +180,7 @@ def run(suite: Suite, show: Callable[[str], None]) -> Outcome:
             for line in process.stdout:
                 show(line)
                 lines.append(line)
-            # Unlike Popen.wait, this also tells how much CPU the suite and its children took.
+            # Unlike Popen.wait, this also tells how much CPU the suite took.
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
     except OSError as error:
@@ -238,9 +237,12 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     os.environ["PATH"] = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"
+    # Otherwise each of the thousand processes that the tests start compiles our modules again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     reports = run_all(plan(what, sys.argv[2:]))
     failed = sum(report.outcome.failed for report in reports)
-    print("\n" + "\n".join(report.text for report in reports))
+    print(f"\nThe suites took {sum(report.outcome.cpu_s for report in reports):.0f} s of CPU:")
+    print("\n".join(report.text for report in reports))
     print(f"{sum(report.outcome.passed for report in reports)} passed, {failed} failed", flush=True)
     return 1 if failed else 0
 

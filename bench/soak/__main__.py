@@ -12,6 +12,8 @@ from pathlib import Path
 
 from bench.soak.client import FORMS
 from bench.soak.faults import run_faults
+from bench.soak.hostile import SECONDS as HOSTILE_SECONDS
+from bench.soak.hostile import run_hostile
 from bench.soak.run import soak
 from bench.soak.watch import Bounds
 from bench.workloads import say
@@ -27,18 +29,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scratch = chosen.scratch or REPOSITORY_ROOT / "build"
     scratch.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="soak-", dir=scratch))
-    if chosen.faults:
+    if chosen.faults or chosen.hostile:
         try:
-            return run_faults(home)
+            if chosen.faults:
+                return run_faults(home)
+            return run_hostile(home, chosen.seconds or HOSTILE_SECONDS, chosen.seed, say)
         finally:
             if not chosen.keep:
                 shutil.rmtree(home, ignore_errors=True)
     forms = chosen.form or FORMS
-    say(f"{', '.join(forms)} for {chosen.seconds:g} s at full rate")
+    seconds = chosen.seconds or _SECONDS
+    say(f"{', '.join(forms)} for {seconds:g} s at full rate")
     try:
         outcome = soak(
             home,
-            chosen.seconds,
+            seconds,
             forms=forms,
             bounds=Bounds(chosen.growth_mb * 1e6, chosen.growth_descriptors),
             leaking=chosen.leak,
@@ -57,12 +62,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__.splitlines()[0] if __doc__ else None)
     bounds = Bounds()
     add = parser.add_argument
-    add("--seconds", type=float, default=_SECONDS, help="(default: 3600)")
+    add("--seconds", type=float, help="(default: 3600, with --hostile 600)")
     add("--form", action="append", choices=FORMS, help="only this one (may be given again)")
     add("--growth-mb", type=float, default=bounds.own_bytes / 1e6, help="allowed (default: 32)")
     add("--growth-descriptors", type=int, default=bounds.descriptors, help="allowed (default: 16)")
     add("--leak", action="store_true", help="let the clients leak, to see it found")
     add("--faults", action="store_true", help="instead, every fault of a broker group, with counts")
+    add("--hostile", action="store_true", help="instead, all attacks together, beside a healthy client")
+    add("--seed", type=int, help="of the mutated frames (default: any)")
     add("-o", "--output", choices=["table", "json"], default="table")
     add("--scratch", type=Path, help="where store and logs go meanwhile (default: build/)")
     add("--keep", action="store_true", help="leave them there")

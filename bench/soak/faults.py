@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.replication.trial import APACHE, COUNTS_FILE
+from tests.support.hostile.judge import aligned
 from tests.support.maven import REPOSITORY_ROOT
 
 TRIALS = "tests/faults/replication"
@@ -43,11 +44,4 @@ def table(trials: Sequence[dict[str, object]]) -> list[str]:
     columns = ["trial", *_SUMS, name]
     rows = [[column.replace("_", " ") for column in columns]]
     rows += [[str(trial[column]) for column in columns] for trial in (*ours, total, *others)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(columns))]
-    return [
-        "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return aligned(rows)

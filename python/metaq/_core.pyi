@@ -12,9 +12,10 @@ codec that they share.
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence, Set
 from contextvars import Context
+from datetime import datetime
 from typing import Any, Self, final, overload
 
-from typing_extensions import disjoint_base
+from typing_extensions import Buffer, disjoint_base
 
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.producer.arrow_rows import Rows
@@ -186,6 +187,9 @@ class Listener:
         """Has everything that was kept back handled in order by the attached plane: a master serves it, a
         replica relays it. Later requests come after it. False if nothing was kept back any more, because the
         time was over."""
+    def count_group_memory(self, group: str, bytes: int) -> None:
+        """Counts bytes that the control plane keeps for a group, with those of its pulls that wait; negative
+        if it keeps less than before."""
     def figures(self) -> ListenerFigures: ...
 
 @final
@@ -200,6 +204,12 @@ class ListenerFigures:
         """Memory that is kept for them now: what is not handled, what is not sent, and what waits."""
     @property
     def memory_bytes_peak(self) -> int: ...
+    @property
+    def group_memory_bytes(self) -> int:
+        """Memory that is kept now for the group that uses most: its pulls that wait, its clients and their
+        subscriptions."""
+    @property
+    def group_memory_bytes_peak(self) -> int: ...
     @property
     def requests(self) -> int: ...
     @property
@@ -354,7 +364,14 @@ class BrokerPlane:
         """The broker's own permission bits, over every topic's."""
     def load_offsets(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """`topic@group` → queue → committed offset. Load them before `start`."""
-    def offsets(self) -> dict[str, dict[int, int]]: ...
+    def offsets(self) -> dict[str, dict[int, int]]:
+        """All of them. The cost grows with the broker: for work off the event loop."""
+    def offsets_of(self, group: str, topic: str) -> dict[int, int]:
+        """Queue → the committed offset of one group in one topic."""
+    def topics_of_group(self, group: str) -> list[str]:
+        """The topics in which the group has committed offsets, in order."""
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """The groups that have committed offsets in the topic, in order."""
     def take_changed_offsets(self) -> dict[str, tuple[dict[int, int], dict[int, int]]]:
         """The `topic@group` keys that changed since the last call. Each has its committed offsets by queue
         and the resets that its consumers have not followed yet; a removed key has neither."""
@@ -362,6 +379,10 @@ class BrokerPlane:
         """Sets the committed offset of a group whose consumers do not run."""
     def advance_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None:
         """Commits an offset unless a later one is committed or a reset is under way."""
+    def watch_signs(self, queues: list[tuple[str, str, int]]) -> None:
+        """Watches whether anybody reads these queues (group, topic, queue) from now on."""
+    def take_silent(self, queues: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+        """Ends the watch and returns the queues that nobody has read or committed since."""
     def reset_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Moves a group to another offset of a queue, whether or not its consumers run. The answer to their
         next pull sends them there. Offsets that they commit before they have moved are ignored."""
@@ -426,6 +447,11 @@ class BrokerPlane:
     def resume_transaction(self, physical_offset: int, topic: str) -> bool:
         """Opens the transaction of a message in that topic again; False if too many are open. Raises
         LookupError if the topic has no such message."""
+    def scrape(
+        self, labels: Sequence[tuple[str, str]], *, series_max: int, by_topic: bool = True
+    ) -> tuple[bytes, int]:
+        """The metrics of topics, groups and requests in Prometheus' text format, each with these labels, and
+        how many series found no room."""
     def figures(self) -> PlaneFigures: ...
 
 @final
@@ -719,7 +745,7 @@ class Store:
         self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
     ) -> tuple[list[bytes], int, int, bool]:
         """Records by key, newest first, then the index's last store time and physical offset, and whether the
-        search ended at its limit (`query_entries_max`)."""
+        search ended at a limit (`query_entries_max`, `query_bytes_max`)."""
     def delete_topic(self, topic: str) -> None:
         """Drops the topic's queues; its records stay in the commit log until they age out.
 
@@ -728,6 +754,8 @@ class Store:
         """The lowest committed offset of each (topic, queue): nothing above it is deleted to make room."""
     def clean(self, *, force: bool = False) -> int:
         """Applies retention now and returns how many commit-log files it deleted."""
+    def write_fault(self) -> str | None:
+        """Why an append would be refused now; None if it would not."""
     def start_offset(self) -> int:
         """The physical offset of the oldest byte of the log."""
     def log_file_bytes(self) -> int:
@@ -920,6 +948,12 @@ class Message:
     def stored_at(self) -> int:
         """Milliseconds since 1970, by the broker's clock."""
     @property
+    def born_time(self) -> datetime:
+        """`born_at` as a datetime in UTC. Raises ValueError if the sender set an invalid time."""
+    @property
+    def stored_time(self) -> datetime:
+        """`stored_at` as a datetime in UTC."""
+    @property
     def born_host(self) -> str: ...
     @property
     def store_host(self) -> str: ...
@@ -977,7 +1011,7 @@ class SendBuffer:
     def put(
         self,
         topic: str,
-        body: bytes,
+        body: Buffer,
         tag: str | None = None,
         keys: Iterable[str] | None = None,
         key: str | None = None,
@@ -989,7 +1023,7 @@ class SendBuffer:
     def put_on_loop(
         self,
         topic: str,
-        body: bytes,
+        body: Buffer,
         tag: str | None = None,
         keys: Iterable[str] | None = None,
         key: str | None = None,

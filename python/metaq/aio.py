@@ -1,5 +1,18 @@
 """The client for asyncio. `metaq.Client` is the same for plain code."""
 
+from metaq._core import AsyncSendFuture
 from metaq.client.aio import Client
+from metaq.client.consumer.aio_consumers import Consumer, Puller, ReceivedMessage, Subscribed
+from metaq.client.producer.producer import Producer
+from metaq.client.producer.transactions import Transaction
 
-__all__ = ["Client"]
+__all__ = [
+    "AsyncSendFuture",
+    "Client",
+    "Consumer",
+    "Producer",
+    "Puller",
+    "ReceivedMessage",
+    "Subscribed",
+    "Transaction",
+]

@@ -25,7 +25,8 @@ MetaqError
     ├── NotDelivered   a flush or a close found messages that were not sent
     ├── NoReply        nobody replied to a request in time
     ├── Undecided      the end of a transaction did not reach its broker, which will ask the checker
-    └── UnreadableBody a body cannot be decompressed
+    ├── UnreadableBody a body cannot be decompressed
+    └── UnusableFile   a file of the client cannot be opened, locked, read or written
 
 Every error has three attributes, with defaults on its class:
 
@@ -181,3 +182,13 @@ class Undecided(ClientError):
 
 class UnreadableBody(ClientError):
     """A body cannot be decompressed, or grows past the limit."""
+
+
+class UnusableFile(ClientError):
+    """A file of the client, for broadcast offsets or local retries, cannot be opened, locked or read."""
+
+
+def explained(error: MetaqError) -> str:
+    """Returns the text of an error with its hint, which only client errors include by themselves."""
+    text = str(error)
+    return f"{text}; {error.hint}" if error.hint and error.hint not in text else text

@@ -21,11 +21,21 @@ _log = logging.getLogger(__name__)
 
 TRIM_BYTES: Final = 32 * 1024 * 1024
 """The allocator may keep this much. Less is not worth the system calls."""
+WORTH_BYTES: Final = 4 * 1024 * 1024
+"""A trim that gives less back is not repeated soon."""
+LOOKS_MAX: Final = 64
+ARENA_TOP_BYTES_MAX: Final = 2 * 1024 * 1024
+OWN_PAGES_BYTES_MIN: Final = 4 * 1024 * 1024
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
 
 
 class MemoryTrim:
-    """Looks at an interval whether the process has much more memory than after the last trim, and than its
-    clients use, and trims it once if so."""
+    """Looks at an interval whether the process has much more memory than its clients use, and trims it if so.
+
+    It compares with the memory after the last trim, and with the least that the process ever had: what was in
+    use at the last trim may be free by now. If a trim gives little back, the next one waits twice as long.
+    """
 
     def __init__(
         self,
@@ -40,12 +50,16 @@ class MemoryTrim:
         self._interval_s = interval_s
         self._own_bytes = own_bytes or own_memory_bytes
         self._trim = trim or allocator_trim()
-        self._floor = self._own_bytes()
+        self._floor = self._least = self._own_bytes()
+        self._looks = 0
+        """Since the last trim."""
+        self._looks_wanted = 1
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Safe to call again."""
         if self._task is None and self._trim is not None and self._interval_s > 0:
+            bound_allocator()
             self._task = asyncio.create_task(self._run(), name="give memory back")
 
     async def stop(self) -> None:
@@ -58,13 +72,19 @@ class MemoryTrim:
     async def look(self) -> bool:
         """Trims if it is worth it, and returns whether it did."""
         own = self._own_bytes()
-        self._floor = min(self._floor, own)
-        in_use = self._listener.figures().memory_bytes
-        if self._trim is None or own - self._floor - in_use < TRIM_BYTES:
+        self._floor, self._least = min(self._floor, own), min(self._least, own)
+        unused = own - self._listener.figures().memory_bytes - TRIM_BYTES
+        has_grown = unused >= self._floor
+        self._looks += 1
+        may_repeat = unused >= self._least and self._looks >= self._looks_wanted
+        if self._trim is None or not (has_grown or may_repeat):
             return False
         # In a thread: it takes a while for each gigabyte, and the event loop goes on.
         await asyncio.to_thread(self._trim)
         self._floor = self._own_bytes()
+        self._looks = 0
+        is_worth_it = has_grown or own - self._floor >= WORTH_BYTES
+        self._looks_wanted = 1 if is_worth_it else min(2 * self._looks_wanted, LOOKS_MAX)
         _log.debug("gave %d bytes back to the system", own - self._floor)
         return True
 
@@ -82,6 +102,20 @@ def own_memory_bytes() -> int:
     """Returns the resident memory of this process, without the pages of mapped files."""
     _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def bound_allocator() -> bool:
+    """Makes the GNU allocator keep little at the end of each arena, and map large blocks for themselves.
+
+    Once a block of 16 MiB was freed, it would keep up to 32 MiB at the end of the arena of each thread, where
+    no trim reaches it. Returns False if there is another allocator.
+    """
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    options = {_M_TRIM_THRESHOLD: ARENA_TOP_BYTES_MAX, _M_MMAP_THRESHOLD: OWN_PAGES_BYTES_MIN}
+    return all(set_option(option, value) == 1 for option, value in options.items())
 
 
 def allocator_trim() -> Callable[[], object] | None:

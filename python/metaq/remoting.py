@@ -33,6 +33,7 @@ OnRequest = Callable[[Frame], Answered | Awaitable[Answered]]
 """Answers a request from the peer, at once or in a task of its own. None means success."""
 OnRequestFrom = Callable[[str, Frame], Answered | Awaitable[Answered]]
 """Does the same for many peers; the first argument is the address of the peer."""
+OnEnd = Callable[[str], None]
 OnOpen = Callable[["Connection"], Awaitable[None]]
 """Awaited before a new connection is used. Its failure is logged and does not end the connection."""
 
@@ -75,6 +76,20 @@ def split_addresses(addresses: str) -> tuple[str, ...]:
             split_address(address)
         except ValueError as error:
             raise UsageError(str(error), hint=hint) from None
+        # These have the form host:port, but nobody could connect to such a host.
+        if "://" in address or "/" in address:
+            plain = address.partition("://")[2] or address
+            raise UsageError(
+                f"{address!r} is a URL, but a name server is host:port",
+                hint=f"write {plain.partition('/')[0]}",
+            )
+        if "," in address:
+            parts = ";".join(part.strip() for part in address.split(","))
+            raise UsageError(
+                f"{address!r} has a comma", hint=f"separate name servers with semicolons: {parts}"
+            )
+        if any(character.isspace() for character in address):
+            raise UsageError(f"{address!r} has a blank in it", hint=hint)
     return found
 
 
@@ -88,9 +103,11 @@ class Connection:
         writer: asyncio.StreamWriter,
         *,
         on_request: OnRequest | None = None,
+        on_end: OnEnd | None = None,
         binary: bool = False,
     ) -> None:
         self.address = address
+        self._on_end = on_end
         self._reader = reader
         self._writer = writer
         self._on_request = on_request
@@ -108,6 +125,7 @@ class Connection:
         timeout: float = 3.0,
         *,
         on_request: OnRequest | None = None,
+        on_end: OnEnd | None = None,
         binary: bool = False,
     ) -> Self:
         """Connects. `binary` selects the binary encoding of headers instead of JSON. Raises Unreachable."""
@@ -123,7 +141,7 @@ class Connection:
             # Without this, writes to a host that vanished would be retried for a quarter of an hour.
             stream = writer.get_extra_info("socket")
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PEER_SILENCE_MS_MAX)
-        return cls(address, reader, writer, on_request=on_request, binary=binary)
+        return cls(address, reader, writer, on_request=on_request, on_end=on_end, binary=binary)
 
     @property
     def closed(self) -> bool:
@@ -271,6 +289,8 @@ class Connection:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(Unreachable(f"{self.address}: {reason}"))
+        if self._on_end is not None:
+            self._on_end(self.address)
 
 
 class Connections:
@@ -282,8 +302,11 @@ class Connections:
         connect_timeout: float = 3.0,
         on_request: OnRequestFrom | None = None,
         on_open: OnOpen | None = None,
+        on_end: OnEnd | None = None,
         binary: bool = False,
     ) -> None:
+        """`on_end` is called with the address of a connection that has ended, for whatever reason."""
+        self._on_end = on_end
         self._connect_timeout = connect_timeout
         self._on_request = on_request
         self._on_open = on_open
@@ -309,7 +332,7 @@ class Connections:
             return connection
         on_request = None if self._on_request is None else partial(self._on_request, address)
         connection = await Connection.open(
-            address, self._connect_timeout, on_request=on_request, binary=self._binary
+            address, self._connect_timeout, on_request=on_request, on_end=self._on_end, binary=self._binary
         )
         if self._closed:
             await connection.close()

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from metaq._core import Clock, StoreFailure
 from metaq.config import Config
-from metaq.config.derive import broker_options, key_values_file, nameserver_limits, nameserver_settings
+from metaq.config.derive import (
+    broker_options,
+    key_values_file,
+    metrics_address,
+    nameserver_limits,
+    nameserver_settings,
+)
 from metaq.errors import CommandError
 from metaq.private_files import whose
 
@@ -36,6 +42,8 @@ class Ready:
     replication: str | None = None
     apache_master: str | None = None
     """The Apache master that the broker copies, until it takes over."""
+    metrics: str | None = None
+    """The address of /metrics, /livez and /readyz."""
 
 
 async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> None:
@@ -46,12 +54,14 @@ async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> 
     clock = Clock()
     nameserver: NameServer | None = None
     broker: Broker | None = None
+    metrics: str | None = None
     async with AsyncExitStack() as stack:
         if role != "broker":
             nameserver = await _start_nameserver(config, clock, stack, alone=role == "nameserver")
         if role != "nameserver":
             own = (nameserver.address,) if nameserver else ()
             broker = await _start_broker(config, clock, stack, (*own, *config["namesrv"]), alone=not own)
+            metrics = await _start_monitoring(config, broker, stack)
         announce(
             Ready(
                 role,
@@ -61,6 +71,7 @@ async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> 
                 data=config["data"] if broker else None,
                 replication=broker.group.replication_address if broker and broker.group else None,
                 apache_master=broker.apache.master_address if broker and broker.apache else None,
+                metrics=metrics,
             )
         )
         await _wait(stop, broker)
@@ -128,6 +139,22 @@ async def _start_broker(
         await broker.start()
     stack.push_async_callback(broker.stop)
     return broker
+
+
+async def _start_monitoring(config: Config, broker: Broker, stack: AsyncExitStack) -> str | None:
+    """Serves the pages for monitoring and returns their address; None if they are switched off."""
+    address = metrics_address(config)
+    if address is None:
+        return None
+    from metaq.monitoring.broker_metrics import BrokerMetrics
+    from metaq.monitoring.endpoints import broker_endpoints
+
+    metrics = BrokerMetrics(broker, config["metrics_series_max"], config["metrics_detail"])
+    pages = broker_endpoints(broker, metrics)
+    with _explained("--set metrics_listen"):
+        await pages.start(*address)
+    stack.push_async_callback(pages.stop)
+    return pages.address
 
 
 @contextmanager

@@ -41,6 +41,9 @@ class StoreSettings:
     query_entries_max: int = 1_000_000
     """Entries of the key index that one query examines; an entry whose message has to be read counts as
     64."""
+    query_bytes_max: int = 8 * MIB
+    """Bytes of messages that one query returns; the first one comes whatever its size. Well below the frame
+    size of clients."""
     append_wait_ms_max: int = 1_000
     """How long an append waits for the appends before it. After that, others are refused until it moves
     again."""
@@ -76,12 +79,17 @@ class ServerSettings:
     questions_per_connection_max: int = 256
     questions_bytes_per_connection_max: int = 16 * MIB
     """The same for the requests of one connection."""
+    questions_per_client_max: int = 2_000
+    """Requests that may wait for the answer of one client, whoever sent them."""
     connection_output_bytes_max: int = 8 * MIB
     """A connection with this many unsent bytes is not read until its peer has read some."""
     connection_memory_bytes_max: int = 64 * MIB
     """Memory that the listener keeps for one connection: unsent answers, pulls and requests that wait."""
     memory_bytes_max: int = 256 * MIB
     """The same for all connections together; suits a machine with 1 GB."""
+    group_memory_bytes_max: int = 96 * MIB
+    """Memory that is kept for one group over all its connections: pulls that wait, clients, subscriptions.
+    Beyond it, pulls of the group may not wait."""
     memory_trim_interval_s: float = 10.0
     worker_threads: int = 2
     relay_timeout_ms: int = 3_000
@@ -136,6 +144,7 @@ class BrokerSettings:
     """The `ip:port` in every record and message id; port 0 stands for the listener's port."""
     region: str = "DefaultRegion"
     flush_timeout_ms: int = 5_000
+    metrics_series_max: int = 200_000
     pull_bytes_max: int = 2 * MIB
     pull_messages_max: int = 1024
     """The most that one pull returns, whatever it asks for. Java's consumers ask for 32 messages and
@@ -269,6 +278,7 @@ class TopicPolicy:
     """False for system topics to which no client may send."""
     client_readable: bool = True
     """False for topics that only the broker itself reads, such as that of half messages."""
+    is_system: bool = False
     send_messages_per_second: int = 0
     send_bytes_per_second: int = 0
     """0 means no limit."""
@@ -304,6 +314,7 @@ class GroupPolicy:
     name: str
     client_usable: bool = True
     """False for groups whose offsets the broker itself relies on: no client pulls or commits in them."""
+    is_system: bool = False
     consume_enabled: bool = True
     broadcast_enabled: bool = True
     broadcasting: bool = False

@@ -5,18 +5,18 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
 from bench.process_figures import memory_bytes
 from metaq.memory import TRIM_BYTES
+from tests.support.hostile.target import in_parallel, pour
 from tests.support.plain_client import (
     PULL_MESSAGE,
     SUCCESS,
     PlainClient,
-    ServerClosed,
     create_topic,
     frame,
     queue_end,
@@ -139,20 +139,6 @@ def mute(broker: Serving, connections: ExitStack) -> PlainClient:
     return client
 
 
-def pour(client: PlainClient, data: bytes) -> None:
-    """Writes as much as the broker takes: one that does not read any more or has closed is what we want."""
-    with suppress(ServerClosed, TimeoutError):
-        client.write(data)
-
-
-def in_parallel(work: Callable[[PlainClient], None], clients: list[PlainClient]) -> None:
-    threads = [threading.Thread(target=work, args=(client,)) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def pull_frame(
     queue_id: int, count_max: int, *, queue_offset: int = 0, tags: str = "*", hold_ms: int = 0
 ) -> bytes:
@@ -191,7 +177,7 @@ def test_held_pulls_with_large_filters(served: Serving) -> None:
         client = mute(served, connections)
         with served.connect() as healthy:
             end = queue_end(healthy, TOPIC, 0)
-        pour(client, pull_frame(0, 1, queue_offset=end, tags="a||" * 1_000_000, hold_ms=60_000))
+        pour(client, pull_frame(0, 1, queue_offset=end, tags="a||" * 100_000, hold_ms=60_000))
         assert "pull_filter_bytes_max" in client.read_reply().remark
         tags = "||".join(map(str, range(8_000)))
         allowed = pull_frame(0, 1, queue_offset=end, tags=tags, hold_ms=60_000)

@@ -53,7 +53,7 @@ def test_a_delayed_message_comes_when_its_level_says(asked: int, level: int) -> 
             (message,) = await metaq.messages("orders")
             assert (message.queue, message.body, message.tag) == (0, b"later", "t")
             assert "DELAY" not in message.properties
-            assert message.stored_at - start == timedelta(milliseconds=DELAY_LEVELS_MS[level - 1])
+            assert message.stored_time - start == timedelta(milliseconds=DELAY_LEVELS_MS[level - 1])
 
     run(scenario)
 

@@ -258,7 +258,7 @@ def test_a_reset_that_cannot_be(served: Metaq, arguments: tuple[str, ...], messa
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_it_cleanly(start_metaq: Start, tmp_path: Path, number: signal.Signals) -> None:
     started = start_metaq("serve", "--namesrv-port", "0", "--broker-port", "0", "--data", "data")
-    assert set(started.ready) == {"role", "nameserver", "broker", "broker_old", "data"}
+    assert set(started.ready) == {"role", "nameserver", "broker", "broker_old", "data", "metrics"}
     assert (tmp_path / "data" / "abort").exists()
     started.child.process.send_signal(number)
     assert started.child.process.wait(60) == 0
@@ -324,7 +324,7 @@ def test_each_role_tells_its_own_addresses(start_metaq: Start) -> None:
             "b7",
         )
     )
-    assert set(broker.ready) == {"role", "broker", "broker_old", "data"}
+    assert set(broker.ready) == {"role", "broker", "broker_old", "data", "metrics"}
     assert "SEND_OK T b7 " in nameserver.run("send", "T", "x").stdout
 
 

@@ -25,9 +25,14 @@ def group(served: Metaq) -> str:
         async with connected(served.broker) as client:
             await client.heartbeat(name, topic)
             for number in range(3):
-                sent = await client.send(topic, b"letter-%d" % number, KEYS=f"k{number}")
+                unique_id = f"{uuid4().hex[:24]}{number:08d}".upper()
+                sent = await client.send(topic, b"letter-%d" % number, KEYS=f"k{number}", UNIQ_KEY=unique_id)
                 back = ConsumerSendMsgBack(
-                    physical_offset=int(sent.msg_id[-16:], 16), group=name, delay_level=-1
+                    physical_offset=int(sent.msg_id[-16:], 16),
+                    group=name,
+                    delay_level=-1,
+                    failure_reason="no customer\x01KEYS\x02" if number == 1 else None,
+                    failure_type="LookupError" if number == 1 else None,
                 )
                 (await client.connection.call(back)).check()
 
@@ -73,11 +78,27 @@ def test_all_are_sent_again_once(served: Metaq, group: str) -> None:
     }
 
 
-def test_a_single_one(served: Metaq, group: str) -> None:
-    wanted = str(listed(served, group)[1]["offset_id"])
-    assert served.run("dlq", "resend", group, "--id", wanted).returncode == 0
-    assert [record.body for record in retried(served, group)] == [b"letter-1"]
-    assert len(listed(served, group)) == 3, "the others still wait, and how far is not known by one"
+def test_single_ones_are_not_sent_a_second_time(served: Metaq, group: str) -> None:
+    letters = listed(served, group)
+    assert letters[1]["id"] != letters[1]["offset_id"]
+    for wanted in (letters[1]["id"], letters[2]["offset_id"]):
+        assert served.run("dlq", "resend", group, "--id", str(wanted)).returncode == 0
+    assert [record.body for record in retried(served, group)] == [b"letter-1", b"letter-2"]
+    assert [letter["body"] for letter in listed(served, group)] == ["letter-0"]
+    assert served.run("dlq", "resend", group).stdout == f"1 dead letter of {group} sent again\n"
+    assert [record.body for record in retried(served, group)] == [b"letter-1", b"letter-2", b"letter-0"]
+    assert "DLQ_REASON" not in retried(served, group)[0].properties
+
+
+def test_the_reason_is_shown(served: Metaq, group: str) -> None:
+    letters = listed(served, group)
+    assert [letter["error_type"] for letter in letters] == [None, "LookupError", None]
+    assert letters[1]["reason"] == "no customer KEYS "
+    assert letters[1]["properties"]["KEYS"] == "k1", "a reason cannot set other properties"  # type: ignore[index]
+    assert "(LookupError: no customer KEYS )" in served.run("dlq", "list", group).stdout
+
+
+def test_a_wrong_id(served: Metaq, group: str) -> None:
     for wrong in ("nonsense", "0" * 32):
         outcome = served.run("dlq", "resend", group, "--id", wrong)
         assert outcome.returncode == 1 and "metaq dlq list" in outcome.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import metaq
 from metaq.broker.state.locks import LEASE_MS
 from metaq.errors import ConfigError
 from metaq.protocol.bodies import ConsumerList, LockBatchRequestBody, LockBatchResponseBody, TopicRouteData
@@ -66,7 +67,7 @@ def test_sixteen_retries_and_the_dead_letters(metaq_server: LocalMetaq) -> None:
 
     speak(metaq_server, scenario)
     (dead,) = metaq_server.dead_letters("g")
-    assert (dead.body, dead.tag, dead.keys, dead.retries) == (b"poison", "t", ("k1", "k2"), 17)
+    assert (dead.body, dead.tag, dead.keys, dead.reconsume_times) == (b"poison", "t", ("k1", "k2"), 17)
     assert dead.topic == "%DLQ%g"
 
 
@@ -86,8 +87,8 @@ def test_a_delay_of_two_hours(metaq_server: LocalMetaq) -> None:
 
     speak(metaq_server, scenario)
     (message,) = metaq_server.messages("orders")
-    assert message.stored_at - datetime.now(UTC) > timedelta(minutes=110)
-    assert metaq_server.clock.now() >= message.stored_at
+    assert message.stored_time - datetime.now(UTC) > timedelta(minutes=110)
+    assert metaq_server.clock.now() >= message.stored_time
 
 
 def test_any_moment_within_a_month() -> None:
@@ -110,7 +111,7 @@ def test_any_moment_within_a_month() -> None:
         assert len(metaq.messages("orders")) == 20
         metaq.clock.advance(0.001)
         *_, last = metaq.messages("orders")
-        assert (last.body, last.stored_at) == (b"later", moment)
+        assert (last.body, last.stored_time) == (b"later", moment)
 
 
 def test_a_transaction_check(metaq_server: LocalMetaq) -> None:
@@ -238,7 +239,7 @@ def test_the_asynchronous_server_runs_in_the_loop_of_the_test(tmp_path: Path) ->
             assert await metaq.messages("orders") == []
             await metaq.clock.advance(timedelta(milliseconds=1))
             (message,) = await metaq.messages("orders")
-            assert message.stored_at - start == timedelta(days=1)
+            assert message.stored_time - start == timedelta(days=1)
             await metaq.restart()
             assert await metaq.messages("orders") == [message]
             assert await metaq.dead_letters("g") == []
@@ -291,3 +292,13 @@ def test_settings_of_the_environment_are_not_read(monkeypatch: pytest.MonkeyPatc
             assert [broker.broker_name for broker in found.broker_datas] == ["broker-a"]
 
     run(scenario)
+
+
+def test_older_names_of_stored_messages_still_work(metaq_session_server: LocalMetaq) -> None:
+    with metaq.Client(metaq_session_server.nameserver) as client, client.producer("p") as producer:
+        producer.send("older-names", b"x")
+    (stored,) = metaq_session_server.messages("older-names")
+    with pytest.warns(DeprecationWarning, match="is called reconsume_times now"):
+        assert stored.retries == stored.reconsume_times == 0
+    with pytest.warns(DeprecationWarning, match="is called stored_time now"):
+        assert stored.stored_at == stored.stored_time

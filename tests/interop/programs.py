@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.interop.driver import Driver
-from tests.support.maven import classpath, java, javac
+from tests.support.maven import QUICK_START, classpath, java, javac
 from tests.support.processes import find_tool
 
 HERE = Path(__file__).parent
@@ -68,7 +68,10 @@ def compiled(sources: list[Path], libraries: str, name: str) -> Path:
         classes.parent.mkdir(exist_ok=True)
         fresh = classes.with_name(f".{classes.name}-{os.getpid()}")
         _build(
-            [javac(), "--release", "17", "-nowarn", "-cp", libraries, "-d", str(fresh), *map(str, sources)],
+            [
+                *(javac(), *(f"-J{option}" for option in QUICK_START), "--release", "17", "-nowarn"),
+                *("-cp", libraries, "-d", str(fresh), *map(str, sources)),
+            ],
             JAVA,
         )
         _put_in_place(fresh, classes)

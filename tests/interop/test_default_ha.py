@@ -44,7 +44,7 @@ SMALL = {"mappedFileSizeCommitLog": FILE_BYTES, "mappedFileSizeConsumeQueue": 20
 
 @pytest.fixture(scope="module")
 def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apache.ApacheServer]:
-    server = apache.start_nameserver(tmp_path_factory.mktemp("nameserver"))
+    server = apache.start_nameserver(tmp_path_factory.mktemp("nameserver"), jvm_flags=apache.SHORT_LIVED)
     yield server
     server.stop()
 
@@ -109,6 +109,7 @@ def way_back(tmp_path_factory: pytest.TempPathFactory, nameserver: apache.Apache
         [nameserver.address],
         name="broker-b",
         heap="512m",
+        jvm_flags=apache.SHORT_LIVED,
         settings={**SMALL, "brokerRole": "SLAVE", "brokerId": 1, "timerWheelEnable": True},
     )
     yield WayBack(master, home / "data", slave)
@@ -163,7 +164,13 @@ def test_a_live_move_from_an_apache_master(
     tmp_path: Path, nameserver: apache.ApacheServer, java_driver: Driver
 ) -> None:
     settings = {**SMALL, "brokerRole": "SYNC_MASTER", "haSendHeartbeatInterval": 1_000}
-    master = apache.start_broker(tmp_path / "apache", [nameserver.address], heap="512m", settings=settings)
+    master = apache.start_broker(
+        tmp_path / "apache",
+        [nameserver.address],
+        heap="512m",
+        jvm_flags=apache.SHORT_LIVED,
+        settings=settings,
+    )
     java = Clients(java_driver, Cluster([nameserver], {"broker-a": master}))
     try:
         run(lambda: live_move(tmp_path / "ours", nameserver, master, java))

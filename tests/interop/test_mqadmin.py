@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import metaq
 from tests.interop.clients import Clients, unique
 from tests.interop.conftest import Tail, shown
 from tests.interop.driver import Driver
@@ -20,6 +23,7 @@ from tests.support.servers import Cluster, start_one_process, uses_apache
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(uses_apache(), reason="what these print is asserted of MetaQ")
+WAITING = 4_000
 
 
 @dataclass
@@ -150,3 +154,50 @@ def test_exported_metadata_is_ours(mqadmin: Stage) -> None:
     exported = json.loads((Path(mqadmin.names["home"]) / "checked" / "metadata.json").read_text())
     assert mqadmin.names["topic"] in exported["topicConfigTable"]
     assert mqadmin.names["group"] in exported["subscriptionGroupTable"]
+
+
+def test_busy_groups_follow_the_tools(mqadmin: Stage) -> None:
+    """A Java and a Python consumer are far behind and slow. The tools take them to the end and back."""
+    clients = Clients(mqadmin.driver, mqadmin.cluster)
+    topic, by_java, by_python = clients.topic(queues=4), unique("J"), unique("P")
+    seen: list[str] = []
+
+    def handle(message: metaq.Message) -> None:
+        time.sleep(0.01)
+        seen.append(message.body.decode())
+
+    def fill(*bodies: str) -> None:
+        with python.producer() as producer:
+            for body in bodies:
+                for queue_id in range(4):
+                    queue = metaq.Queue(topic, "broker-a", queue_id)
+                    producer.send_soon(topic, body.encode(), queue=queue)
+
+    def run(line: str) -> None:
+        arguments = [*line.split(), "-n", mqadmin.cluster.namesrv]
+        assert mqadmin.driver.call("mqadmin", arguments=arguments)["complained"] == ""
+
+    with metaq.Client(mqadmin.cluster.namesrv) as python:
+        fill(*(f"old{number}" for number in range(WAITING // 4)))
+        consumer = clients.push_consumer(topic, group=by_java, pause_ms=40)
+        python.consumer(topic, group=by_python, start="earliest", concurrency=2)(handle)
+        eventually(lambda: len(consumer.messages) > 20 and len(seen) > 20, bool, 60, "both at work")
+        for group in (by_java, by_python):
+            run(f"skipAccumulatedMessage -g {group} -t {topic} -f true")
+        fill("late")
+
+        def got_late() -> bool:
+            by_body = [Counter(seen), Counter(message["body"] for message in consumer.messages)]
+            return all(counter["late"] >= 4 for counter in by_body)
+
+        # The Java client waits ten seconds before it goes there.
+        eventually(got_late, bool, 90, "the messages after the backlog")
+        assert len(seen) < WAITING / 2
+        assert len(consumer.messages) < WAITING / 2
+        for group in (by_java, by_python):
+            wait_for_progress(clients, group, topic, (WAITING // 4 + 1,) * 4)
+
+        again = len(seen)
+        run(f"resetOffsetByTime -g {by_python} -t {topic} -s 0")
+        eventually(lambda: "old0" in seen[again:], bool, 60, "at the first message again")
+    clients.close()

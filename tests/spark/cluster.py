@@ -1,4 +1,4 @@
-"""A cluster of two workers on this machine, whose Python has only the MetaQ that the driver sends."""
+"""A cluster of one or two workers on this machine, whose Python has only the MetaQ that the driver sends."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import shutil
 import site
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import metaq
-from tests.spark.support import JVM_OPTIONS
+from tests.spark.support import JVM_OPTIONS, QUICK_TO_KILL
 from tests.support.spark_home import spark_home
 
 KEEP_S = 3_600
-MASTER = "local-cluster[2,1,1024]"
 OURS = ("metaq", "pymetaq", "msgspec", "opentelemetry", "typing_extensions")
 
 
 class Cluster:
     """Settings and environment of a driver that starts its workers with it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, workers: int = 2, more: Mapping[str, str] = QUICK_TO_KILL) -> None:
+        self.workers = workers
+        self.master = f"local-cluster[{workers},{2 // workers},1024]"
         # Workers write into Spark's home, where other clusters have written before.
         self._work = spark_home() / "work"
         self._others = set(self._work.glob("app-*"))
@@ -40,6 +41,7 @@ class Cluster:
             "spark.local.dir": str(home),
             "spark.pyspark.python": str(_bare_python(home)),
             "spark.executorEnv.PYTHONPATH": str(_packages_of_others(home)),
+            **more,
         }
         paths = (str(Path(metaq.__file__).parents[1]), site.getsitepackages()[0])
         self.environment = {

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import metaq.spark
-from tests.spark.support import Topics
+from tests.spark.support import QUICK, Topics
 from tests.support.metaq import Metaq
 from tests.support.spark_home import jvm_options, spark_home
 from tests.support.spark_jars import delta_jars, driver_jars
@@ -43,12 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_stderr: Path) -> Itera
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.local.dir": str(home),
         "spark.driver.extraJavaOptions": f"{jvm_options()} -Dderby.system.home={home}",
-        # Compiling a query takes longer than running it on a few rows. The sessions that tests start
-        # compile, as those of users do.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        # Planning a query again after each of its stages takes longer, too.
-        "spark.sql.adaptive.enabled": "false",
+        **QUICK,
         "spark.driver.memory": "1g",
         # Otherwise an idle query looks for messages all the time.
         "spark.sql.streaming.pollingDelay": "50ms",

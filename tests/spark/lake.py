@@ -13,7 +13,7 @@ from metaq.pipelines import Plan, Progress
 from metaq.pipelines.log_lake.pipeline import LogLake
 from tests.spark.patience import patiently
 from tests.spark.running import forget_last_commit
-from tests.spark.support import JVM_OPTIONS
+from tests.spark.support import JVM_OPTIONS, QUICK_TO_KILL
 from tests.support.metaq import Metaq
 from tests.support.spark_jars import delta_jars
 
@@ -37,6 +37,7 @@ class Lake:
             "spark.ui.enabled=false",
             "spark.driver.memory=1g",
             f"spark.driver.extraJavaOptions={JVM_OPTIONS}",
+            *(f"{name}={value}" for name, value in QUICK_TO_KILL.items()),
         )
         self.config.write_text(
             f'[topic]\nnamesrv = "{self._nameserver}"\nname = "{self.topic}"\n[records]\n{records}\n'

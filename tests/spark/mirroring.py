@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from metaq.cli import app
-from metaq.pipelines import Progress
+from metaq.pipelines import Progress, Report
 from metaq.pipelines.binlog_mirror.delta import table_path
 from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.integration.pipelines.test_binlog_kills import Writer
 from tests.spark.cluster import Cluster
 from tests.spark.running import RunningPipeline, batches_done
-from tests.spark.support import JVM_OPTIONS
+from tests.spark.support import JVM_OPTIONS, QUICK_TO_KILL
 from tests.support.binlog import Running, write_config
 from tests.support.database import Database
 from tests.support.metaq import COMMAND, Metaq
@@ -50,6 +50,7 @@ class Mirroring:
             "spark.ui.enabled=false",
             "spark.driver.memory=1g",
             f"spark.driver.extraJavaOptions={JVM_OPTIONS}",
+            *(f"{name}={value}" for name, value in QUICK_TO_KILL.items()),
         )
         self.config.write_text(
             f'{text}[mirror]\npath = "mirror"\n{lines}\n[spark]\nmaster = "local[2]"\njars = {jars}\n'
@@ -63,12 +64,12 @@ class Mirroring:
             self.reader = Running(self.config)
         self.reader.wait_until_read(self.server)
 
-    def apply(self) -> Progress:
+    def apply(self, report: Report = lambda progress: None) -> Progress:
         """Applies everything in the topic, in this process."""
         text = self.config.read_text(encoding="utf-8")
         once = self.home / "once.toml"
         once.write_text(text.replace('path = "mirror"\n', 'path = "mirror"\nonce = true\n'), encoding="utf-8")
-        return BinlogMirror.from_file(once).run(lambda progress: None, threading.Event())
+        return BinlogMirror.from_file(once).run(report, threading.Event())
 
     def sync(self) -> Progress:
         self.read()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from tests.spark.cluster import MASTER, Cluster
+from tests.spark.cluster import Cluster
 from tests.spark.patience import TOO_SLOW
 from tests.support.metaq import COMMAND
 from tests.support.spark_home import spark_home
@@ -33,7 +33,7 @@ class RunningPipeline:
         if cluster is not None:
             config = cluster.file_for(config)
             self._environment |= cluster.environment
-            master = ("--master", MASTER)
+            master = ("--master", cluster.master)
         self._command = [*COMMAND, "pipeline", "run", name, "--config", str(config), *master, "-o", "json"]
         self.log = config.with_suffix(".log")
         self._start()
@@ -53,12 +53,15 @@ class RunningPipeline:
         """Waits for the condition; restarts the pipeline if Spark gave up on its own process."""
         deadline = time.monotonic() + TIMEOUT_S
         while not condition():
-            output = self.log.read_text(errors="replace")
-            assert time.monotonic() < deadline, output[-5_000:]
+            assert time.monotonic() < deadline, self._output()[-5_000:]
             if self.process.poll() is not None:
+                output = self._output()
                 assert TOO_SLOW in output, output[-5_000:]
                 self._start()
-            time.sleep(0.005)
+            time.sleep(0.02)
+
+    def _output(self) -> str:
+        return self.log.read_text(errors="replace")
 
     def kill(self) -> None:
         """Kills the process and everything that it has started."""

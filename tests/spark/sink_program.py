@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import metaq.spark
 from metaq.spark.sink.stream import BATCH_ID
-from tests.spark.support import JVM_OPTIONS
+from tests.spark.support import JVM_OPTIONS, QUICK
 
 TASKS = 3
 
@@ -42,9 +42,7 @@ def main(name_servers: str, topic: str, source: str, checkpoint: str) -> None:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.extraJavaOptions", JVM_OPTIONS)
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-        # Compiling a query takes longer than running it on a few rows.
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config(map=dict(QUICK))
         .getOrCreate()
     )
     metaq.spark.register(spark)

@@ -18,6 +18,7 @@ from tests.support import spark_home
 from tests.support.clients import create_topic
 from tests.support.metaq import Metaq
 from tests.support.patient import Connection
+from tests.support.rounds import LONG
 
 BROKER = "broker-a"
 QUERY_TIMEOUT_S = 120
@@ -25,6 +26,17 @@ STARTS_MAX = 10
 """Spark gives the Python process of a source ten seconds to start and has no setting for it. A busy
 machine may need more."""
 JVM_OPTIONS = spark_home.jvm_options()
+QUICK = {
+    # Compiling a query takes longer than running it on a few rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Planning a query again after each of its stages takes longer, too.
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Settings of sessions with few rows."""
+QUICK_TO_KILL: dict[str, str] = {} if LONG else QUICK
+"""Settings of pipelines that are processes. In a long run they compile, as those of users do, and so does the
+program of test_cluster.py always."""
 
 
 class Topics:

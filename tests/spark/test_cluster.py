@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import metaq.spark
-from tests.spark.cluster import MASTER, Cluster
+from tests.spark.cluster import Cluster
 from tests.spark.support import BROKER, Topics, send_raw
 from tests.support.metaq import Metaq
 
@@ -30,10 +30,11 @@ def test_executors_need_nothing_but_the_archive(
     topics.fill(topic, bodies[::2])
     topics.fill(topic, bodies[1::2], queue=1)
     send_raw(served.broker, topic, b"no zlib at all", system_flag=1)
-    cluster = Cluster(tmp_path)
+    cluster = Cluster(tmp_path, more={})
     config = json.dumps(cluster.settings)
     checkpoint = str(tmp_path / "checkpoint")
-    printed = run(cluster, str(PROGRAM), MASTER, served.nameserver, topic, copy, streamed, checkpoint, config)
+    arguments = (cluster.master, served.nameserver, topic, copy, streamed, checkpoint, config)
+    printed = run(cluster, str(PROGRAM), *arguments)
     assert json.loads(printed.splitlines()[-1]) == {
         "modules": ["metaq-package/metaq/__init__.py"],
         "bodies": bodies,

@@ -18,7 +18,7 @@ from tests.spark.lake import Lake
 from tests.spark.running import RunningPipeline
 from tests.spark.support import BROKER, Topics
 from tests.support.metaq import Metaq
-from tests.support.rounds import LONG, kill_loop, seeded
+from tests.support.rounds import LONG, kill_loop, rounds, seeded
 from tests.support.waiting import wait_until
 
 # A busy machine needs minutes.
@@ -141,8 +141,10 @@ def test_parquet_and_json_without_a_schema(make_lake: MakeLake, topics: Topics) 
     send(topics, lake.topic, [(0, '{"a": 1}'), (9, '{"a": 2}'), (0, '{"a": 1}'), (18, "bad")])
     lake.run()
     # A crash in the middle of a write may leave any file.
-    (left,) = (lake.path / "records").glob(f"date=*/topic={lake.topic}/batch=*-0/*.parquet")
-    left.with_name("part-left-behind.parquet").write_bytes(left.read_bytes())
+    # It depends on the name of the topic whether the rows are in one file or two.
+    files = list((lake.path / "records").glob(f"date=*/topic={lake.topic}/batch=*-0/*.parquet"))
+    for number, file in enumerate(files):
+        file.with_name(f"part-left-behind-{number}.parquet").write_bytes(file.read_bytes())
 
     def found() -> list[int]:
         return sorted(row[0] for row in lake.frame(kind="parquet").selectExpr("record:a::int").collect())
@@ -195,7 +197,7 @@ def test_kills_lose_and_repeat_no_line(make_lake: MakeLake, topics: Topics) -> N
             wanted[file, at, line] += 1
             at += len(line) + 1
         send(topics, lake.topic, lines, file=file, queue=queue)
-    cluster = Cluster(lake.config.parent)
+    cluster = Cluster(lake.config.parent, workers=rounds(1, 2))
     assert "local-cluster" not in lake.config.read_text()
     # Before the second batch begins, executors with nothing but the archive have written the first one.
     killed = ((None, 0), (cluster, 1), (None, 2)) if LONG else ((cluster, chance.randrange(1, 3)),)
@@ -204,7 +206,7 @@ def test_kills_lose_and_repeat_no_line(make_lake: MakeLake, topics: Topics) -> N
         with RunningPipeline("log-lake", lake.config, place) as running:
             running.wait_for(begun.exists)
             time.sleep(chance.uniform(0.0, 3.0))
-    assert len(cluster.executors) >= 2, "each worker ran an executor"
+    assert len(cluster.executors) >= cluster.workers, "each worker ran an executor"
     lake.write("compact_batches = 2")
     lake.run()
     found = collections.Counter((row.log_id, row.log_at, row.line) for row in lake.frame().collect())

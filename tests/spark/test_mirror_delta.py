@@ -13,6 +13,7 @@ from metaq.pipelines.binlog_mirror import delta
 from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, SEQUENCE, Evolution
 from metaq.pipelines.binlog_mirror.delta import DeltaMirror, DeltaTarget
 from metaq.pipelines.binlog_mirror.notes import Notes
+from metaq.pipelines.binlog_mirror.refusals import RefusedRow
 
 NAME = ("shop", "t")
 DAY = datetime.date(2026, 1, 31)
@@ -21,10 +22,13 @@ ODD = "${env:HOME}"
 pytestmark = pytest.mark.timeout(900)
 
 
-def merge(spark: SparkSession, mirror: DeltaMirror, batch_id: int, *rows: tuple[Any, ...]) -> None:
+def merge(
+    spark: SparkSession, mirror: DeltaMirror, batch_id: int, *rows: tuple[Any, ...], quarantines: bool = False
+) -> int:
     columns = {KEY: "string", SEQUENCE: "string", DELETED: "boolean", **mirror.columns}
     schema = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-    mirror.merge(spark.createDataFrame(list(rows), schema), "query", batch_id)
+    changes = spark.createDataFrame(list(rows), schema)
+    return mirror.merge(changes, "query", batch_id, quarantines=quarantines)
 
 
 def test_the_columns_of_an_existing_table_change(
@@ -55,3 +59,40 @@ def test_the_columns_of_an_existing_table_change(
     mirror.save_notes()
     again = target.open(NAME)
     assert again is not None and again.notes.floor == ODD
+
+
+def test_refused_rows_and_dropped_tables(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path)
+    target = DeltaTarget(spark, root)
+    mirror = target.create(NAME, Notes("shop.t"), {"id": "int", "amount": "int"})
+    merge(spark, mirror, 0, ("[1]", "a1", False, 1, 5))
+    # Somebody has added a constraint to the mirror.
+    spark.sql(f"ALTER TABLE delta.`{mirror.path}` ADD CONSTRAINT sane CHECK (metaq_deleted OR amount > 0)")
+    rows = (("[1]", "a2", False, 1, -5), ("[2]", "a2", False, 2, 7))
+    with pytest.raises(RefusedRow) as refused:
+        merge(spark, mirror, 1, *rows)
+    assert str(refused.value) == (
+        "column amount of row [1] of shop.t is refused: it breaks the constraint sane:"
+        ' metaq_deleted OR amount > 0; its value is "-5"'
+    )
+    assert merge(spark, mirror, 1, *rows, quarantines=True) == 1
+    assert {row.id: row.amount for row in mirror.rows().collect()} == {1: 5, 2: 7}
+    again = target.open(NAME)
+    assert again is not None
+    count, (found,) = again.quarantined()
+    assert (count, found.key, found.column) == (1, "[1]", "amount")
+    assert target.tables() == [NAME]
+    # The same batch again: the row stays where it is. A later change takes it out.
+    assert merge(spark, again, 1, *rows, quarantines=True) == 1
+    merge(spark, again, 2, ("[1]", "a3", False, 1, 6))
+    assert again.quarantined() == (0, [])
+
+    again.archive("a3")
+    again.discard()
+    assert target.tables() == [] and target.open(NAME) is None
+    archived = spark.read.format("delta").load(f"{root}/_dropped/shop/t/a3").collect()
+    assert [(row.id, row.amount) for row in archived] == [(2, 7)]
+    # The table comes back with other columns.
+    new = target.create(NAME, Notes("shop.t"), {"id": "int", "name": "string"})
+    merge(spark, new, 3, ("[1]", "a4", False, 1, "x"))
+    assert [row.name for row in new.rows().collect()] == ["x"]

@@ -77,7 +77,7 @@ def test_expired_messages_are_an_error_unless_allowed(
 
     # A batch with given offsets notices when it is planned.
     begin = {"subscribe": TOPIC, "startingOffsets": json.dumps({TOPIC: {BROKER: {"0": 0}}})}
-    lost = f"{QUEUE} [0, {COUNT}): the queue has [{first}, {COUNT})"
+    lost = f"{QUEUE} [0, {first}): the queue begins at {first} now"
     with pytest.raises(Exception) as caught:
         rows(spark, server, **begin)  # type: ignore[arg-type]
     assert f"messages are lost: {lost}" in str(caught.value)

@@ -80,6 +80,29 @@ def test_every_column_arrives(spark: SparkSession, cluster: Cluster, guarantee: 
         assert found[name].stored_at >= now.timestamp() * 1000 + 900
 
 
+def test_rows_that_were_read_are_written_as_they_are(spark: SparkSession, cluster: Cluster) -> None:
+    topic, copies = "as-read", "as-read-copies"
+    row = [("x", "paid", "k1 k2", {"region": "eu"}, 3)]
+    write(
+        spark.createDataFrame(
+            row, "body string, tags string, keys string, properties map<string,string>, queueId int"
+        ),
+        cluster,
+        topic=topic,
+    )
+    read = spark.read.format("metaq").options(
+        nameservers=cluster.namesrv, subscribe=topic, includeProperties="all"
+    )
+    write(read.load(), cluster, topic=copies)
+    write(read.load(), cluster)
+    back, copied = stored(cluster.namesrv, topic), stored(cluster.namesrv, copies)
+    assert [message.queue.id for message in back] == [3, 3] and len(copied) == 1
+    for message in (*back, *copied):
+        assert (message.body, message.tag, message.keys) == (b"x", "paid", ("k1", "k2"))
+        assert dict(message.properties) == {"region": "eu"}
+    assert len({message.id for message in (*back, *copied)}) == 3
+
+
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 def test_many_rows_in_many_tasks(spark: SparkSession, cluster: Cluster, guarantee: str) -> None:
     topic = f"many-{guarantee}"

@@ -14,6 +14,8 @@ from pyspark.sql.types import StructType
 
 from metaq.admin import Admin
 from metaq.client.producer.row_sender import HalfBatch
+from metaq.client.sync import Client
+from metaq.errors import NoRoute
 from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import KVTable
 from metaq.spark.errors import OptionError
@@ -68,6 +70,10 @@ class Query:
         # Created by the first message, it would be on one broker alone.
         with Admin(cluster.namesrv) as admin:
             admin.topics.create(self.topic)
+
+    @property
+    def markers(self) -> str:
+        return self.identity(0).topic
 
     def identity(self, batch: int) -> Identity:
         return Identity(self.name, batch)
@@ -304,6 +310,44 @@ def test_an_identity_that_has_written_elsewhere_is_refused(query: Query) -> None
     with pytest.raises(OptionError, match="txnAppId of its own"):
         query.commit(0, query.write(0))
     assert query.shown() == [] and query.open_count() == 0
+
+
+def test_the_first_version_may_be_any_number(query: Query) -> None:
+    """A scheduler may use dates as versions. It must not wait for markers that never existed, either."""
+    query.options = replace(query.options, app_id=query.name, version=20260131, timeout_s=1.0)
+    query.commit(20260131, query.write(20260131))
+    query.commit(20260131, query.write(20260131))
+    query.commit(20260130, query.write(20260130))
+    query.commit(20260201, query.write(20260201))
+    assert query.shown() == rows(20260131) + rows(20260201) and query.open_count() == 0
+
+
+def test_a_write_without_rows_uses_up_its_version(query: Query) -> None:
+    query.options = replace(query.options, app_id=query.name, version=7)
+    query.commit(7, [])
+    query.commit(7, query.write(7))
+    query.commit(8, query.write(8))
+    query.commit(9, [])
+    query.commit(9, query.write(9))
+    assert query.shown() == rows(8) and query.open_count() == 0
+
+
+def test_while_the_broker_of_its_markers_is_away_an_identity_starts_no_second_list(query: Query) -> None:
+    query.options = replace(query.options, app_id=query.name, version=3)
+    query.commit(3, query.write(3))
+    home = query.cluster.brokers["broker-a"]
+    home.kill()
+    try:
+        # A new driver has no routes in memory. It sees the topic on the other broker.
+        with Client(query.cluster.namesrv) as fresh:
+            session = session_of(fresh)
+            wait_until(lambda: not run(fresh, session.routes.get, query.markers, refresh=True).writable)
+            with pytest.raises(NoRoute, match="cannot be written to"):
+                run(fresh, Markers(session, query.identity(3)).read)
+    finally:
+        home.restart()
+    query.commit(3, query.write(3))
+    assert query.shown() == rows(3)
 
 
 def test_an_identity_is_not_the_name_of_the_topic_of_jobs() -> None:

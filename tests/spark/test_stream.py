@@ -237,7 +237,7 @@ def test_a_topic_that_is_gone_and_one_that_lost_its_messages(
     topics.create(topic)
     topics.fill(topic, ["c"])
     said = failure(query.begin(availableNow=True))
-    assert f"messages are lost: {topic}/{BROKER}/0 [2, 2): the queue ends at 1 now" in said
+    assert f"messages are lost: {topic}/{BROKER}/0 at 2: the queue ends at 1 now" in said
 
 
 def test_a_queue_that_vanished_is_an_error(
@@ -252,7 +252,7 @@ def test_a_queue_that_vanished_is_an_error(
     topics.fill(topic, ["c"])
     query.options = {**query.options, "timeout": "3s"}
     said = failure(query.begin(availableNow=True))
-    line = f"{topic}/{BROKER}/1 [1, 1): the queue no longer exists"
+    line = f"{topic}/{BROKER}/1 at 1: the queue no longer exists"
     assert line in said
     query.options = {**query.options, "timeout": "60s", "failOnDataLoss": "false"}
     assert query.run()[1:] == [["c"]]

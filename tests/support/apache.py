@@ -12,8 +12,9 @@ from tests.support.processes import Child, free_port
 POM = Path(__file__).parent / "peer" / "pom.xml"
 VERSION = "5.5.0"
 START_TIMEOUT_S = 120
-SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For a JVM that ends before optimised code would pay off."""
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dtls.server.mode=disabled")
+"""For a JVM that ends before optimised code would pay off. No test connects by TLS, for which a server would
+first look for an RSA key: that takes longer than the rest of its start."""
 
 # The broker reaches into the JDK for its direct buffers; without these it fails on a JDK 17.
 _JDK_DOORS = (
@@ -147,6 +148,10 @@ def start_broker(
         "maxHashSlotNum": 100_000,
         "flushDiskType": f"{flush.upper()}_FLUSH",
         "timerWheelEnable": False,
+        # A thread of the broker spins until this time has passed once: by default ten seconds.
+        "transactionMetricFlushInterval": 500,
+        # By default a broker with a timer wheel writes the whole wheel every second.
+        "timerFlushIntervalMs": 10_000,
         **(settings or {}),
     }
     command = java_command(

@@ -25,6 +25,8 @@ class Mirror:
     changes: int = 0
     duplicates: int = 0
     _ends: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    _ranges: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Ranges of keys that were read again: older rows of them are gone."""
     _seen: set[tuple[str, Key, str]] = field(default_factory=set)
 
     @classmethod
@@ -82,13 +84,22 @@ class Mirror:
             ends.add(message["queue"])
             if len(ends) == queues:
                 self._raise_floor(table, message["begun"])
+        elif kind == "range":
+            table = f"{message['database']}.{message['table']}"
+            ends = self._ends.setdefault((table, f"range {message['begun']}"), set())
+            ends.add(message["queue"])
+            if len(ends) == queues:
+                self._ranges.append((table, message))
 
     def rows(self, table: str) -> dict[Key, dict[str, Any]]:
         floor = self.floors.get(table, "")
+        ranges = [message for name, message in self._ranges if name == table]
         return {
             key: row
             for key, (number, row) in self.tables.get(table, {}).items()
-            if row is not None and number >= floor
+            if row is not None
+            and number >= floor
+            and not any(number < one["begun"] and _is_in(one, row) for one in ranges)
         }
 
     def _apply_rows(self, message: dict[str, Any]) -> None:
@@ -117,3 +128,8 @@ class Mirror:
 
     def _raise_floor(self, table: str, number: str) -> None:
         self.floors[table] = max(self.floors.get(table, ""), number)
+
+
+def _is_in(message: dict[str, Any], row: dict[str, Any]) -> bool:
+    value, first, last = row[message["column"]], message["first"], message["last"]
+    return (first is None or value >= first) and (last is None or value <= last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import metaq.client.message  # noqa: F401  (gives the messages of _core their methods)
 from metaq._core import Message, decode_messages
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session

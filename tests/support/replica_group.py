@@ -22,6 +22,7 @@ from tests.support.metaq import Metaq
 from tests.support.waiting import wait_until
 
 KINDS = ("apache", "metaq")
+LOOK_INTERVAL_S = 0.2
 
 
 class ReplicaGroup(Protocol):
@@ -96,7 +97,7 @@ class ApacheGroup:
                 )
                 self._stack.callback(node.stop)
                 self._nodes[role] = node
-            wait_until(lambda: set(nodes(self.nameserver)) == {0, 1})
+            wait_until(lambda: set(nodes(self.nameserver)) == {0, 1}, interval_s=LOOK_INTERVAL_S)
         except BaseException:
             self._stack.close()
             raise
@@ -113,7 +114,7 @@ class ApacheGroup:
                 node.restart()
 
     def wait_replicated(self, topic: str) -> None:
-        wait_until(lambda: _has_all(self.nameserver, topic))
+        wait_until(lambda: _has_all(self.nameserver, topic), interval_s=LOOK_INTERVAL_S)
         # The slave gets messages at once, but topics only every few seconds.
         known = self._nodes["slave"].home / "store" / "config" / "topics.json"
         wait_until(lambda: known.exists() and topic in known.read_text())
@@ -142,10 +143,13 @@ class MetaqGroup:
         self._kill({max(nodes(self.nameserver))})
 
     def restart_killed(self) -> None:
-        wait_until(lambda: MASTER_ID in (found := nodes(self.nameserver)) and len(found) == 3)
+        wait_until(
+            lambda: MASTER_ID in (found := nodes(self.nameserver)) and len(found) == 3,
+            interval_s=LOOK_INTERVAL_S,
+        )
 
     def wait_replicated(self, topic: str) -> None:
-        wait_until(lambda: _has_all(self.nameserver, topic))
+        wait_until(lambda: _has_all(self.nameserver, topic), interval_s=LOOK_INTERVAL_S)
 
     def close(self) -> None:
         self._cluster.stop()

@@ -1,8 +1,10 @@
 """Spark for the tests: a directory that is its home, and an archive of its classes.
 
-Spark's workers write into its home, so the tests have a home of their own, made of links. With the archive a
-JVM starts in half the time. `make test` writes the archive once (`python -m tests.support.spark_home`); the
-tests also pass without it.
+Spark's workers write into its home, so the tests have a home of their own, made of links. It lacks the zip
+files with pyspark and py4j, so that Spark's Python processes import the installed packages: from a zip file
+each of them would compile all modules again, two thirds of its start. With the archive a JVM starts in half
+the time. `make test` writes the archive once (`python -m tests.support.spark_home`); the tests also pass
+without it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ import pyspark
 from tests.support.maven import REPOSITORY_ROOT, java
 
 COLLECTOR, NO_OPTIMISER = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
+ROOM = "-XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=256m"
+"""Without the optimiser a JVM has 48 MB for compiled code. A session of many tests fills them, throws methods
+away and compiles them again: a third of its work."""
 WRITE_TIMEOUT_S = 600
 
 
@@ -29,8 +34,11 @@ def spark_home() -> Path:
     if not home.exists():
         home.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".home-", dir=home.parent))
-        for entry in Path(pyspark.__file__).parent.iterdir():
-            (fresh / entry.name).symlink_to(entry)
+        package = Path(pyspark.__file__).parent
+        (fresh / "python").mkdir()
+        for entry in (*package.iterdir(), *package.glob("python/*")):
+            if entry not in (package / "python", package / "python" / "lib"):
+                (fresh / entry.relative_to(package)).symlink_to(entry)
         try:
             fresh.rename(home)
         except OSError:
@@ -48,7 +56,7 @@ def jvm_options() -> str:
 
     Optimised code pays off for none of them, not even for the session that many tests share.
     """
-    options = f"{COLLECTOR} {NO_OPTIMISER}"
+    options = f"{COLLECTOR} {NO_OPTIMISER} {ROOM}"
     return f"{options} -XX:SharedArchiveFile={archive()}" if archive().exists() else options
 
 
@@ -78,7 +86,13 @@ def write_archive() -> None:
 
 def _version() -> str:
     program = Path(java()).resolve()
-    parts = (str(program), str(program.stat().st_mtime_ns), pyspark.__version__, pyspark.__file__)
+    parts = (
+        "without zip files",
+        str(program),
+        str(program.stat().st_mtime_ns),
+        pyspark.__version__,
+        pyspark.__file__,
+    )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -14,12 +14,28 @@ _LOOK_INTERVAL_S = 0.02
 _ASYNC_LOOK_INTERVAL_S = 0.005
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 90.0, what: str = "true") -> None:
-    """Waits until the condition holds. Raises TimeoutError with `what` if it does not in time."""
-    eventually(condition, bool, timeout_s, what)
+def wait_until(
+    condition: Callable[[], object],
+    timeout_s: float = 90.0,
+    what: str = "true",
+    *,
+    interval_s: float = _LOOK_INTERVAL_S,
+) -> None:
+    """Waits until the condition holds. Raises TimeoutError with `what` if it does not in time.
+
+    Choose a longer interval if a look takes more than a millisecond of CPU.
+    """
+    eventually(condition, bool, timeout_s, what, interval_s=interval_s)
 
 
-def eventually(ask: Callable[[], T], good: Callable[[T], bool], timeout_s: float, what: str) -> T:
+def eventually(
+    ask: Callable[[], T],
+    good: Callable[[T], bool],
+    timeout_s: float,
+    what: str,
+    *,
+    interval_s: float = _LOOK_INTERVAL_S,
+) -> T:
     """Asks again until the answer is good, and returns that answer."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -28,7 +44,7 @@ def eventually(ask: Callable[[], T], good: Callable[[T], bool], timeout_s: float
             return answer
         if time.monotonic() > deadline:
             raise TimeoutError(f"not {what} within {timeout_s} s; last seen: {answer!r}")
-        time.sleep(_LOOK_INTERVAL_S)
+        time.sleep(interval_s)
 
 
 def moment_between() -> int:

@@ -26,6 +26,8 @@ class WrittenBroker:
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         self.nodes = {0: self.address}
         """The addresses by broker id in the routes; a test that switches masters changes them."""
+        self.others: dict[str, str] = {}
+        """Other brokers of the topic: name → address."""
         self.route: Callable[[], dict[int, str]] = lambda: self.nodes
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -49,8 +51,14 @@ class WrittenBroker:
                 code, fields, body = 0, {}, b""
                 if frame.code == 105:
                     body = TopicRouteData(
-                        broker_datas=[BrokerData(broker_addrs=self.route(), broker_name="b")],
-                        queue_datas=[QueueData("b", read_queue_nums=1, write_queue_nums=1, perm=6)],
+                        broker_datas=[
+                            BrokerData(broker_addrs=self.route(), broker_name="b"),
+                            *(BrokerData({0: address}, name) for name, address in self.others.items()),
+                        ],
+                        queue_datas=[
+                            QueueData(name, read_queue_nums=1, write_queue_nums=1, perm=6)
+                            for name in ("b", *self.others)
+                        ],
                     ).encode()
                 elif frame.code in SENDS:
                     self.asked.append(frame.code)

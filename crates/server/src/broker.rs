@@ -9,12 +9,14 @@ use metaq_store::{Store, StoreEvents};
 use parking_lot::Mutex;
 
 use crate::limits::flow::Flow;
+use crate::metrics::latency::Latencies;
 use crate::net::answers::Answers;
 use crate::net::peer::Peer;
 use crate::policy::Policy;
 use crate::pull::Puller;
 use crate::pull::offset_requests::OffsetRequests;
 use crate::pull::offsets::Offsets;
+use crate::pull::signs_of_life::SignsOfLife;
 use crate::pull::visible_end::VisibleEnd;
 use crate::send::Sender;
 use crate::send::rewrite::AddedProperties;
@@ -37,6 +39,7 @@ pub struct Broker {
     pub delay_levels: Arc<DelayLevels>,
     pub timers: Timers,
     pub due_times: DueTimes,
+    pub latencies: Arc<Latencies>,
     pub(crate) flow: Arc<Flow>,
     pub(crate) flush_timeout_ms: u64,
     /// The log belongs to a master elsewhere: this plane reads it and appends nothing.
@@ -61,7 +64,9 @@ impl Broker {
         is_replica: bool,
     ) -> std::io::Result<Arc<Self>> {
         let flush_timeout = Duration::from_millis(settings.flush_timeout_ms);
-        let (policy, offsets) = (Arc::new(Policy::new()), Arc::new(Offsets::default()));
+        let (policy, offsets) =
+            (Arc::new(Policy::new(settings.metrics_pairs_max)), Arc::new(Offsets::default()));
+        let latencies = Arc::new(Latencies::default());
         let added = Arc::new(AddedProperties::new(&settings.region, &settings.cluster));
         let due_times = DueTimes::new(store.clock().clone(), &settings.timer);
         let delay_levels = Arc::new(DelayLevels::new(
@@ -70,6 +75,7 @@ impl Broker {
             settings.timer.delay_levels_ms.clone(),
         ));
         let visible_end = Arc::new(VisibleEnd::new(Arc::clone(&store), is_replica));
+        let signs = Arc::new(SignsOfLife::default());
         let flow = Arc::new(Flow::new(
             store.clock().clone(),
             settings.name.clone(),
@@ -81,6 +87,7 @@ impl Broker {
             store_host,
             settings.transaction.clone(),
             flush_timeout,
+            Arc::clone(&policy),
             Arc::clone(&offsets),
             Arc::clone(&delay_levels),
             due_times.clone(),
@@ -92,6 +99,7 @@ impl Broker {
                 Arc::clone(&policy),
                 Arc::clone(&offsets),
                 Arc::clone(&visible_end),
+                Arc::clone(&signs),
                 is_replica,
             ),
             sends: Sender::new(
@@ -113,9 +121,12 @@ impl Broker {
                 Arc::clone(&offsets),
                 Arc::clone(&flow),
                 visible_end,
+                Arc::clone(&latencies),
+                signs,
                 is_replica,
             )?,
             due_times,
+            latencies,
             timers: Timers::new(Arc::clone(&store), store_host, settings.timer.roll_ms, flush_timeout),
             store: Arc::clone(&store),
             store_host,

@@ -50,19 +50,27 @@ fn places(hash: u64) -> (usize, usize) {
 
 impl<T: Named> ByName<T> {
     pub fn get(&self, name: &str) -> Option<&T> {
+        self.get_shared(name).map(Arc::as_ref)
+    }
+
+    pub fn get_shared(&self, name: &str) -> Option<&Arc<T>> {
         let hash = self.hashing.hash_one(name);
         let (root, branch) = places(hash);
         let leaf = &self.root[root][branch];
-        leaf.iter().find(|(of, value)| *of == hash && value.name() == name).map(|(_, value)| value.as_ref())
+        leaf.iter().find(|(of, value)| *of == hash && value.name() == name).map(|(_, value)| value)
     }
 
     /// Adds or replaces the value of this name.
     pub fn insert(&mut self, value: T) {
+        self.insert_shared(Arc::new(value));
+    }
+
+    pub fn insert_shared(&mut self, value: Arc<T>) {
         let hash = self.hashing.hash_one(value.name());
         let leaf = self.leaf(hash);
         match leaf.iter_mut().find(|(of, old)| *of == hash && old.name() == value.name()) {
-            Some((_, old)) => *old = Arc::new(value),
-            None => leaf.push((hash, Arc::new(value))),
+            Some((_, old)) => *old = value,
+            None => leaf.push((hash, value)),
         }
     }
 
@@ -71,6 +79,11 @@ impl<T: Named> ByName<T> {
             let hash = self.hashing.hash_one(name);
             self.leaf(hash).retain(|(of, value)| *of != hash || value.name() != name);
         }
+    }
+
+    /// All values, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.root.iter().flat_map(|branch| branch.iter()).flat_map(|leaf| leaf.iter()).map(|(_, value)| value)
     }
 
     /// The leaf of a hash, copied together with the path to it if another map shares them.

@@ -7,7 +7,8 @@
 //! 2. [`send`], [`pull`] and [`transaction`] are the rooms of the hot requests; [`timer`] delivers messages that wait,
 //!    [`limits`] slows down clients that are too fast.
 //! 3. [`replicate`] copies the log to replicas, and from a master.
-//! 4. [`broker`] puts the rooms together, [`plane`] gives them threads and a lifetime.
+//! 4. [`metrics`] counts what the handlers do, for Prometheus.
+//! 5. [`broker`] puts the rooms together, [`plane`] gives them threads and a lifetime.
 //!
 //! [`codes`] names the numbers of the protocol. [`policy`] holds Python's decisions about topics and groups, over the map in
 //! [`by_name`], [`settings`] its configuration; Rust applies both per message and owns neither. [`rounds`] is the sleep of a
@@ -20,6 +21,7 @@ mod broker;
 mod by_name;
 mod codes;
 mod limits;
+mod metrics;
 mod net;
 mod notice;
 mod plane;
@@ -35,6 +37,8 @@ mod transaction;
 pub use broker::Broker;
 pub use codes::{HOT_CODES, request_code, response_code};
 pub use limits::rate::{Limit, Rates};
+pub use metrics::scrape::{Scrape, Scraped};
+pub use metrics::traffic::{GroupTraffic, TopicTraffic};
 pub use net::counts::ListenerFigures;
 pub use net::crossing::{Crossed, Event};
 pub use net::listener::{HotRequests, Listener, Shared};

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::by_name::{ByName, Named};
 use crate::limits::rate::Limit;
+use crate::metrics::traffic::{GroupTraffic, Pairs, TopicTraffic};
 use crate::net::route::Refusal;
 
 pub const PERMISSION_READ: u8 = 4;
@@ -25,6 +26,9 @@ pub struct Topic {
     /// False for topics that only the broker itself reads.
     pub client_readable: bool,
     pub send_limit: Option<Arc<Limit>>,
+    /// The broker's own, or a tool's: people look at it rarely.
+    pub is_system: bool,
+    pub traffic: Arc<TopicTraffic>,
 }
 
 /// A group's standing subscription to one topic.
@@ -57,6 +61,8 @@ pub struct Group {
     pub forbidden_topics: Vec<String>,
     pub subscriptions: Vec<Subscription>,
     pub consume_limit: Option<Arc<Limit>>,
+    pub is_system: bool,
+    pub traffic: Arc<GroupTraffic>,
 }
 
 impl Named for Topic {
@@ -89,6 +95,14 @@ impl Snapshot {
         self.groups.get(name)
     }
 
+    pub fn topics(&self) -> impl Iterator<Item = &Topic> {
+        self.topics.iter().map(Arc::as_ref)
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().map(Arc::as_ref)
+    }
+
     /// If false, pulls need not look for their group's limit.
     pub fn has_limited_groups(&self) -> bool {
         self.limited_groups > 0
@@ -100,17 +114,23 @@ impl Snapshot {
 pub struct Policy {
     current: ArcSwap<Snapshot>,
     change: Mutex<()>,
+    pairs: Arc<Pairs>,
 }
 
 impl Policy {
-    pub fn new() -> Self {
+    /// `pairs_max` limits the pairs of a topic and a group that are counted for the metrics.
+    pub fn new(pairs_max: usize) -> Self {
         let empty = Snapshot {
             topics: ByName::default(),
             groups: ByName::default(),
             permission: PERMISSION_READ | PERMISSION_WRITE,
             limited_groups: 0,
         };
-        Policy { current: ArcSwap::from_pointee(empty), change: Mutex::new(()) }
+        Policy {
+            current: ArcSwap::from_pointee(empty),
+            change: Mutex::new(()),
+            pairs: Arc::new(Pairs::new(pairs_max)),
+        }
     }
 
     pub fn read(&self) -> arc_swap::Guard<Arc<Snapshot>> {
@@ -120,8 +140,10 @@ impl Policy {
     pub fn put_topics(&self, topics: Vec<Topic>) {
         self.replace(|next| {
             for mut topic in topics {
-                let old = next.topics.get(&topic.name).and_then(|old| old.send_limit.as_ref());
-                topic.send_limit = Limit::succeed(topic.send_limit, old);
+                let old = next.topics.get(&topic.name);
+                topic.send_limit =
+                    Limit::succeed(topic.send_limit, old.and_then(|old| old.send_limit.as_ref()));
+                topic.traffic = old.map_or_else(Arc::default, |old| Arc::clone(&old.traffic));
                 next.topics.insert(topic);
             }
         });
@@ -134,7 +156,12 @@ impl Policy {
     pub fn put_groups(&self, groups: Vec<Group>) {
         self.replace(|next| {
             for mut group in groups {
-                let old = next.groups.get(&group.name).and_then(|old| old.consume_limit.as_ref());
+                let known = next.groups.get(&group.name);
+                group.traffic = known.map_or_else(
+                    || Arc::new(GroupTraffic::new(&self.pairs)),
+                    |known| Arc::clone(&known.traffic),
+                );
+                let old = known.and_then(|known| known.consume_limit.as_ref());
                 next.limited_groups -= usize::from(old.is_some());
                 group.consume_limit = Limit::succeed(group.consume_limit, old);
                 next.limited_groups += usize::from(group.consume_limit.is_some());

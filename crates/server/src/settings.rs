@@ -24,6 +24,8 @@ pub struct ServerSettings {
     pub connection_memory_bytes_max: usize,
     /// Memory that is kept for all peers: beyond it, the worst of them are closed.
     pub memory_bytes_max: usize,
+    /// Memory that is kept for one group, over all its connections: beyond it, its pulls may not wait.
+    pub group_memory_bytes_max: usize,
     pub worker_threads: usize,
     /// A request that a replica relays to its master waits at most this long for the answer.
     pub relay_timeout_ms: u64,
@@ -46,6 +48,8 @@ pub struct BrokerSettings {
     pub message_size_bytes_max: usize,
     /// An acknowledgement waits at most this long for the store to confirm its record.
     pub flush_timeout_ms: u64,
+    /// Pairs of a topic and a group that are counted for the metrics.
+    pub metrics_pairs_max: usize,
     pub limits: LimitSettings,
     pub pull: PullSettings,
     pub transaction: TransactionSettings,

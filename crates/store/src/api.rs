@@ -82,6 +82,10 @@ impl TagCodes {
     pub fn len(&self) -> usize {
         self.0.len()
     }
+
+    pub fn iter(&self) -> impl Iterator<Item = i64> + '_ {
+        self.0.iter().copied()
+    }
 }
 
 impl From<Vec<i64>> for TagCodes {

@@ -40,6 +40,8 @@ pub struct StoreSettings {
     pub delete_unconsumed: bool,
     /// Entries of the key index that one query examines; an entry whose record has to be read counts as 64.
     pub query_entries_max: u64,
+    /// Bytes of records that one query returns. The first record comes whatever its size.
+    pub query_bytes_max: usize,
     /// How long an append waits for another one. After that, others are refused at once until appends continue.
     pub append_wait_ms_max: u64,
     /// The delay of each level, level 1 first.
@@ -68,6 +70,7 @@ impl StoreSettings {
             disk_refuse_percent: 90,
             delete_unconsumed: false,
             query_entries_max: 1_000_000,
+            query_bytes_max: 8 * MIB as usize,
             append_wait_ms_max: 1_000,
             delay_levels_ms: Vec::new(),
         }

@@ -366,10 +366,13 @@ impl Store {
     }
 
     /// Finds records by `UNIQ_KEY` or a word of `KEYS`, stored in the time range (both ends included), newest first. It
-    /// ends at the limit of the settings, with what it has found until then.
+    /// finds what was confirmed before the call: it waits a moment for the index, which follows the log. It ends at the
+    /// limit of the settings, with what it has found until then.
     pub fn query(&self, topic: &str, key: &str, count_max: usize, begin_ms: i64, end_ms: i64) -> QueryResult {
-        let entries_max = self.shared.settings.query_entries_max;
-        let query = KeyQuery { topic, key, count_max, begin_ms, end_ms, entries_max };
+        self.shared.index.wait_indexed(self.confirmed_offset());
+        let settings = &self.shared.settings;
+        let (entries_max, bytes_max) = (settings.query_entries_max, settings.query_bytes_max);
+        let query = KeyQuery { topic, key, count_max, begin_ms, end_ms, entries_max, bytes_max };
         self.shared.index.query(&self.shared.log, &query)
     }
 

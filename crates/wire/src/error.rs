@@ -5,6 +5,10 @@
 pub enum WireError {
     #[error("frame of {length} bytes is longer than the limit of {limit}")]
     FrameTooLong { length: usize, limit: usize },
+    #[error("header of {length} bytes is longer than the limit of {limit}")]
+    HeaderTooLong { length: usize, limit: usize },
+    #[error("header has more than {0} fields, the limit")]
+    TooManyFields(usize),
     #[error("header does not fit into its frame")]
     HeaderPastFrame,
     #[error("frame length is negative")]

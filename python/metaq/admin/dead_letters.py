@@ -1,11 +1,14 @@
 """Dead letters, on asyncio: the messages that a group has given up.
 
-The group's committed offset on its dead-letter topic tells how far they were sent again.
+The group's committed offset on its dead-letter topic tells how far they were sent again. A letter behind it
+that was sent again alone is recognised by its copy, which names the letter. The key index of the group's
+retry topic finds the copy by the unique id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -26,19 +29,33 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import QueryMessage, SendMessageV2, ViewMessageById
 from metaq.protocol.properties import (
     CONSUME_STARTED_MS,
+    DEAD_LETTER_ERROR,
     DEAD_LETTER_MESSAGE_ID,
+    DEAD_LETTER_REASON,
     DEAD_LETTER_TOPIC,
     DELAY_LEVEL,
     RECONSUME_TIMES_MAX,
+    RESENT_LETTER,
     RETRY_TOPIC,
+    UNIQUE_KEY,
     encode_properties,
 )
 
 RATE: Final = 100.0
+COPIES_MAX: Final = 64
+"""How many messages with the same unique id are looked at: a message is retried 16 times by default."""
 _SEND_TIMEOUT_S: Final = 10.0
 _HOST_BITS: Final = 0b11_0000
 _LAST_TRY: Final = frozenset(
-    {DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, DELAY_LEVEL, RECONSUME_TIMES_MAX, CONSUME_STARTED_MS}
+    {
+        DEAD_LETTER_TOPIC,
+        DEAD_LETTER_MESSAGE_ID,
+        DEAD_LETTER_REASON,
+        DEAD_LETTER_ERROR,
+        DELAY_LEVEL,
+        RECONSUME_TIMES_MAX,
+        CONSUME_STARTED_MS,
+    }
 )
 """Properties that a message has from its last try, or because it was given up."""
 
@@ -53,7 +70,13 @@ class _Letter:
 
     @property
     def public(self) -> DeadLetter:
-        return DeadLetter(self.message, self.origin)
+        properties = self.record.properties
+        return DeadLetter(
+            self.message,
+            self.origin,
+            reason=properties.get(DEAD_LETTER_REASON),
+            error_type=properties.get(DEAD_LETTER_ERROR),
+        )
 
     @property
     def origin(self) -> str:
@@ -71,8 +94,9 @@ class DeadLetters:
     async def list(self, group: str, *, resent: bool = False) -> AsyncGenerator[DeadLetter, None]:
         """Yields the dead letters of a group that were not sent again yet; with `resent` all of them."""
         async with aclosing(self._stored(group, resent=resent)) as letters:
-            async for letter in letters:
-                yield letter.public
+            async for letter, was_resent in letters:
+                if resent or not was_resent:
+                    yield letter.public
 
     async def resend(self, group: str, *, rate: float = RATE) -> AsyncGenerator[DeadLetter, None]:
         """Gives a group its dead letters again, `rate` a second, and yields each one after it was sent.
@@ -85,12 +109,14 @@ class DeadLetters:
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         async with aclosing(self._stored(group, resent=False)) as letters:
-            async for letter in letters:
-                await asyncio.sleep(max(due_s - loop.time(), 0))
-                due_s = max(due_s, loop.time() - 1) + 1 / rate
-                await self._send(group, letter)
+            async for letter, was_resent in letters:
+                if not was_resent:
+                    await asyncio.sleep(max(due_s - loop.time(), 0))
+                    due_s = max(due_s, loop.time() - 1) + 1 / rate
+                    await self._send(group, letter)
                 await self._offsets.commit(group, {letter.queue: letter.record.queue_offset + 1})
-                yield letter.public
+                if not was_resent:
+                    yield letter.public
 
     async def resend_one(self, group: str, id: str) -> DeadLetter:
         """Gives a group one of its dead letters again, by its id or its offset id. Raises NoSuchMessage."""
@@ -108,7 +134,8 @@ class DeadLetters:
                 raise
             return ()
 
-    async def _stored(self, group: str, *, resent: bool) -> AsyncGenerator[_Letter, None]:
+    async def _stored(self, group: str, *, resent: bool) -> AsyncGenerator[tuple[_Letter, bool], None]:
+        """Yields letters, and whether each was sent again; with `resent` all letters, without that check."""
         queues = await self._queues(group)
         bounds = await self._offsets.bounds(queues)
         committed = await self._offsets.committed(group, queues)
@@ -119,11 +146,35 @@ class DeadLetters:
                 before = cursor.next_offset
                 body = await pull(self._calls, cursor)
                 messages = decode_messages(body, queue, shows_first_topic=False)[0]
-                for message, record in zip(messages, decode_records(body), strict=True):
-                    if record.queue_offset < cursor.end_offset:
-                        yield _Letter(queue, message, record)
+                letters = [
+                    _Letter(queue, message, record)
+                    for message, record in zip(messages, decode_records(body), strict=True)
+                    if record.queue_offset < cursor.end_offset
+                ]
+                checks = [] if resent else [self._was_resent(group, letter) for letter in letters]
+                found = await asyncio.gather(*checks) or [False] * len(letters)
+                for letter, was_resent in zip(letters, found, strict=True):
+                    yield letter, was_resent
                 if cursor.next_offset <= before:
                     break  # The queue has become shorter.
+
+    async def _was_resent(self, group: str, letter: _Letter) -> bool:
+        """Returns whether the group's retry topic has a copy that was sent from this letter."""
+        unique_id = letter.record.properties.get(UNIQUE_KEY)
+        if unique_id is None:
+            return False
+        query = QueryMessage(
+            topic=names.retry_topic(group),
+            key=unique_id,
+            max_num=COPIES_MAX,
+            begin_timestamp=0,
+            end_timestamp=2**63 - 1,
+            unique_key=True,
+        )
+        codes = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
+        reply = await self._calls.ask(letter.queue.broker, query, accept=codes)
+        copies = [] if reply.code in codes else decode_records(reply.body)
+        return any(copy.properties.get(RESENT_LETTER) == letter.message.offset_id for copy in copies)
 
     async def _find(self, group: str, id: str) -> _Letter:
         topic = names.dead_letter_topic(group)
@@ -132,7 +183,8 @@ class DeadLetters:
             topic=topic, key=id, max_num=1, begin_timestamp=0, end_timestamp=2**63 - 1, unique_key=True
         )
         commands: list[ViewMessageById | QueryMessage] = [by_id]
-        if len(id) == 32 and all(digit in "0123456789abcdefABCDEF" for digit in id):
+        # A unique id looks like an offset id, but its end may be larger than any offset.
+        if re.fullmatch("[0-9a-fA-F]{16}[0-7][0-9a-fA-F]{15}", id):
             commands.insert(0, ViewMessageById(physical_offset=int(id[-16:], 16)))
         codes = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
         for command in commands:
@@ -160,6 +212,7 @@ class DeadLetters:
         record = letter.record
         properties = {name: value for name, value in record.properties.items() if name not in _LAST_TRY}
         properties[RETRY_TOPIC] = letter.origin
+        properties[RESENT_LETTER] = letter.message.offset_id
         command = SendMessageV2(
             producer_group=names.TOOLS_PRODUCER_GROUP,
             topic=names.retry_topic(group),

@@ -19,6 +19,7 @@ from metaq.protocol.command import Command
 from metaq.protocol.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured
 from metaq.protocol.names import MASTER_ID
 from metaq.protocol.offsets import (
+    PREVIOUSLY_RESET,
     GetMaxOffset,
     GetMinOffset,
     QueryConsumerOffset,
@@ -105,6 +106,21 @@ class Offsets:
             return reply.header(QueueOffset).queue_offset
 
         return await self._of_each(queues, one)
+
+    async def resets(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
+        """Returns where a group was reset to, for each queue in which it has not moved yet. Only MetaQ's
+        brokers tell that."""
+
+        async def one(queue: Queue) -> int | None:
+            command = QueryConsumerOffset(
+                consumer_group=group, topic=queue.topic, queue_id=queue.id, set_zero_if_not_found=False
+            )
+            reply = await self._ask(queue, command, accept=(ResponseCode.QUERY_NOT_FOUND,))
+            is_reset = reply.code == ResponseCode.SUCCESS and reply.remark == PREVIOUSLY_RESET
+            return reply.header(QueueOffset).queue_offset if is_reset else None
+
+        found = await self._of_each(queues, one)
+        return {queue: queue_offset for queue, queue_offset in found.items() if queue_offset is not None}
 
     async def commit(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Commits offsets for a group, as its consumers do. Raises the first error after all were tried.

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
 from metaq.errors import UsageError
+from metaq.position_words import current_word
 
 Position: TypeAlias = Literal["earliest", "latest"] | datetime | int
 """`earliest` is the first message that a queue still holds, `latest` is behind its last one. A `datetime` is
@@ -21,7 +22,7 @@ _AGO: Final = re.compile(r"-(\d{1,9})([smhd])")
 def parse_position(text: str, now: datetime | None = None) -> Position:
     """Reads `earliest`, `latest`, `-10m` (s, m, h, d before now), a time such as 2026-01-31T12:00, or an
     offset. Raises UsageError."""
-    text = text.strip()
+    text = current_word(text.strip())
     if text == "earliest":
         return "earliest"
     if text == "latest":

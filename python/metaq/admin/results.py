@@ -288,6 +288,10 @@ class DeadLetter:
     message: Message
     origin_topic: str
     """The topic that the group consumed it from."""
+    reason: str | None = None
+    """Why the consumer has given it up. Only MetaQ's clients and brokers store it."""
+    error_type: str | None = None
+    """The class of the exception, stored with the reason."""
 
 
 # Cluster

@@ -281,6 +281,11 @@ class Offsets:
         """Returns the offsets that a group has committed; None if it has not committed any."""
         return self._portal.run(self._work.committed, group, queues)
 
+    def resets(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
+        """Returns where a group was reset to, for each queue in which it has not moved yet. Only MetaQ's
+        brokers tell that."""
+        return self._portal.run(self._work.resets, group, queues)
+
     def commit(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Commits offsets for a group, as its consumers do. Raises the first error after all were tried.
 

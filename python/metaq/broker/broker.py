@@ -75,6 +75,10 @@ class Broker:
         return self._role if isinstance(self._role, Replica) else None
 
     @property
+    def role(self) -> Master | Replica | None:
+        return self._role
+
+    @property
     def is_master(self) -> bool:
         return isinstance(self._role, Master)
 

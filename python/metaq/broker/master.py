@@ -16,6 +16,7 @@ from metaq._core import BrokerPlane
 from metaq.broker.background.housekeeping import Housekeeping
 from metaq.broker.background.rebalance_notices import Notices
 from metaq.broker.background.transaction_checks import TransactionChecks
+from metaq.broker.background.vanished_owners import VanishedOwners
 from metaq.broker.node import NO_ROLE, Node
 from metaq.broker.replication.apache_slaves import ApacheSlaves
 from metaq.broker.requests.admin import Admin, AdminParts
@@ -58,13 +59,17 @@ class Master:
                 switches=node.switches,
                 address=node.address,
                 started_ms=node.started_ms,
+                pools=node.pools,
                 filter_figures=node.functions.figures,
             )
         )
-        self.transactions = TransactionChecks(node.options, node.clock, self.plane, node.clients, node.pump)
+        self.transactions = TransactionChecks(
+            node.options, node.clock, self.plane, node.clients, node.pump, node.pools
+        )
         self.handlers = master_handlers(node, self.plane, self.state, self.admin)
         self.handlers.add(self.transactions)
         self.notices = Notices(node.pump, node.clients, self.state.groups)
+        self.vanished_owners = VanishedOwners(self.plane, self.state.locks, node.clients, self.notices)
         listen = node.options.apache_ha_listen
         self.apache_slaves = None if listen is None else ApacheSlaves(listen, node.store)
         self.registration = node.new_registration(
@@ -106,6 +111,8 @@ class Master:
         self._undo.push_async_callback(self._end_registration)
         await self.registration.start()
         self._undo.callback(self.notices.stop)
+        self._undo.callback(self._forget_owners)
+        self._node.clients.vanished = self.vanished_owners.vanished
         self._undo.push_async_callback(self.housekeeping.stop)
         self.housekeeping.start()
 
@@ -132,6 +139,10 @@ class Master:
         self.state.policy.send_groups([group.name])
         if change is Change.SHARES:
             self.notices.consumers_changed(group)
+
+    def _forget_owners(self) -> None:
+        self._node.clients.vanished = lambda group, client_id: None
+        self.vanished_owners.stop()
 
     async def _announce(self, topics: Collection[str]) -> None:
         await self.registration.announce(topics)

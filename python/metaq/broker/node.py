@@ -20,7 +20,6 @@ from metaq.broker.state.clients import Change, Clients, ConsumerGroup
 from metaq.broker.state.locks import Leases
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.topics import Topics
-from metaq.broker.work_pools import WorkPools
 from metaq.ha.group_control import GroupControl
 from metaq.journal.journal import Journal
 from metaq.memory import MemoryTrim
@@ -28,6 +27,7 @@ from metaq.protocol.dispatch import Unavailable
 from metaq.protocol.pump import Pump
 from metaq.protocol.slots import QuestionLimits
 from metaq.settings import ServerSettings
+from metaq.work_pools import WorkPools
 
 NO_ROLE = Unavailable(
     "[ROLE] this broker starts, stops or changes its role: try again later or ask another broker"
@@ -168,6 +168,7 @@ def question_limits(settings: ServerSettings) -> QuestionLimits:
         bytes_max=settings.questions_bytes_max,
         per_connection_max=settings.questions_per_connection_max,
         bytes_per_connection_max=settings.questions_bytes_per_connection_max,
+        per_client_max=settings.questions_per_client_max,
     )
 
 
@@ -194,7 +195,9 @@ async def open_node(
     undo.push_async_callback(journal.close)
     listener = Listener(options.server, serves_broker=True)
     undo.push_async_callback(asyncio.to_thread, listener.stop)
-    clients = Clients(clock, options.client_expiry_s, consumers_changed, options.clients)
+    clients = Clients(
+        clock, options.client_expiry_s, consumers_changed, options.clients, listener.count_group_memory
+    )
 
     def forget(closed: Closed) -> None:
         clients.remove_connection(closed.connection)

@@ -113,6 +113,7 @@ class Replica:
                 switches=node.switches,
                 address=node.address,
                 started_ms=node.started_ms,
+                pools=node.pools,
                 filter_figures=node.functions.figures,
             )
         )

@@ -74,10 +74,17 @@ def _document(letter: DeadLetter) -> dict[str, object]:
 
     message = letter.message
     broker = None if message.queue is None else message.queue.broker
-    return {**document(message), "broker": broker, "origin_topic": letter.origin_topic}
+    return {
+        **document(message),
+        "broker": broker,
+        "origin_topic": letter.origin_topic,
+        "reason": letter.reason,
+        "error_type": letter.error_type,
+    }
 
 
 def _line(letter: DeadLetter) -> str:
     from metaq.cli.message import line
 
-    return f"{letter.message.offset_id} {letter.origin_topic} {line(letter.message)}"
+    why = ": ".join(filter(None, (letter.error_type, letter.reason)))
+    return f"{letter.message.offset_id} {letter.origin_topic} {line(letter.message)}{why and f' ({why})'}"

@@ -60,9 +60,11 @@ def run(
     """Run a pipeline until it is done, or until Ctrl-C or SIGTERM. The next run continues from there."""
     pipeline = _load(name, config, master)
     if dry_run:
-        _print_plan(pipeline.plan(), output)
+        with _naming(config):
+            plan = pipeline.plan()
+        _print_plan(plan, output)
         return
-    with _stopped_by_signals() as stop, _reporting(name, output) as report:
+    with _naming(config), _stopped_by_signals() as stop, _reporting(name, output) as report:
         done = pipeline.run(report, stop)
     if output is Format.text:
         typer.echo(f"{name} ended; {_line(done)}")
@@ -91,10 +93,44 @@ def verify(
     if not isinstance(pipeline, Verifiable):
         able = [other for other, entry in PIPELINES.items() if entry.has_copy]
         raise CommandError(f"{name} has no copy to compare", hint=f"these have one: {', '.join(able)}")
-    found = pipeline.verify(limit, wait)
+    with _naming(config):
+        found = pipeline.verify(limit, wait)
     _print_verification(found, output)
     if not found.is_same:
         raise typer.Exit(1)
+
+
+@app.command()
+def reread(
+    name: Name,
+    config: ConfigFile,
+    table: Annotated[
+        str, typer.Option("--table", help="DATABASE.TABLE.", metavar="TABLE", show_default=False)
+    ],
+    first: Annotated[
+        int | None,
+        typer.Option("--from", help="First value of the first key column.", show_default="no limit"),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option("--to", help="Last value of the first key column.", show_default="no limit"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many rows that is.")] = False,
+) -> None:
+    """Read a table of the source again, or a range of its keys, while everything else goes on.
+
+    The running pipeline takes the request within a second; without one, the next run does.
+    """
+    from metaq.errors import CommandError
+    from metaq.pipelines import PIPELINES, Rereadable
+
+    pipeline = _load(name, config, None)
+    if not isinstance(pipeline, Rereadable):
+        able = [other for other, entry in PIPELINES.items() if entry.reads_again]
+        raise CommandError(f"{name} cannot read again", hint=f"these can: {', '.join(able)}")
+    rows = pipeline.reread(table, first, last, dry_run=dry_run)
+    count = "1 row" if rows == 1 else f"{rows:,} rows"
+    typer.echo(f"{table}: about {count} {'would' if dry_run else 'will'} be read again")
 
 
 def _load(name: str, config: Path, master: str | None) -> Pipeline:
@@ -113,6 +149,21 @@ def _load(name: str, config: Path, master: str | None) -> Pipeline:
             f"{name} does not run on Spark and has no --master", hint=f"these do: {', '.join(able)}"
         )
     return pipeline.on(master)
+
+
+@contextmanager
+def _naming(config: Path) -> Iterator[None]:
+    """Names the TOML file if a name server or a broker does not answer: the address comes from there."""
+    from metaq.errors import CommandError
+    from metaq.protocol.errors import Unreachable
+
+    try:
+        yield
+    except Unreachable as error:
+        raise CommandError(
+            str(error),
+            hint=f"is the cluster running, and is its address the key namesrv of {config}?",
+        ) from error
 
 
 @contextmanager
@@ -162,7 +213,7 @@ def _reporting(name: str, output: Format) -> Iterator[Report]:
 
 def _line(progress: Progress) -> str:
     lag = "unknown" if progress.lag_s is None else f"{progress.lag_s:.1f} s"
-    details = ", ".join(f"{name} {value}" for name, value in progress.details.items())
+    details = ", ".join(f"{name} {value}" for name, value in progress.details.items() if value is not None)
     return (
         f"{progress.phase}, {progress.rows:,} rows, {progress.bytes:,} bytes,"
         f" {progress.rows_per_second:,.0f} rows/s, lag {lag}{f', {details}' if details else ''}"
@@ -193,19 +244,20 @@ def _print_verification(found: Verification, output: Format) -> None:
     if output is Format.json:
         print_json({"same": found.is_same, **asdict(found)})
         return
-    heads = ("table", "source rows", "mirror rows", "chunks", "differ", "")
+    heads = ("table", "source rows", "mirror rows", "quarantined", "chunks", "differ", "")
     rows = [
         (
             table.table,
             f"{table.source_rows:,}",
             f"{table.mirror_rows:,}",
+            f"{table.quarantined:,}",
             str(table.chunks),
             str(table.differing_chunks),
-            "same" if table.is_same else table.note or "different",
+            table.note if table.is_kept else "same" if table.is_same else table.note or "different",
         )
         for table in found.tables
     ]
-    print_table(heads, rows, heads[1:5])
+    print_table(heads, rows, heads[1:6])
     for table in found.tables:
         for key in table.keys:
             typer.echo(f"{table.table} {key.key}: {key.what}")

@@ -183,6 +183,8 @@ def _greeting(ready: Ready, config: Config) -> list[str]:
         old = f" (clients up to 4.4: {ready.broker_old})" if ready.broker_old else ""
         lines.append(f"  broker       {ready.broker}{old}")
         lines.append(f"  store        {ready.data}, flush {config['flush']}")
+    if ready.metrics:
+        lines.append(f"  metrics      http://{ready.metrics}/metrics")
     if ready.replication:
         lines.append(f"  replication  {ready.replication}, node {config['id']} of group {config['name']}")
     if ready.broker and ready.apache_master:

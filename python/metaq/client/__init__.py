@@ -7,6 +7,7 @@ consumer/         receives messages: with handlers, by iteration, by polling
 telemetry/        spans, metrics and RocketMQ's trace topic
 message.py        rules and layout of messages to send; compression.py: compressed bodies
 lifecycle.py      starting and closing; tasks.py: background tasks
+stderr_fallback.py  shows important problems on stderr if the program has not set up logging
 
 Users import `metaq` and `metaq.aio`, whose names are public. Everything here is internal, and may change as
 long as both faces keep the same methods, signatures and docstrings. The Spark connector also uses the
@@ -15,5 +16,6 @@ session, the sender and the row sender.
 
 import logging
 
-# Without a handler, Python would print our warnings in programs that have not configured logging.
-logging.getLogger("metaq").addHandler(logging.NullHandler())
+from metaq.client.stderr_fallback import OnceOnStderr
+
+logging.getLogger("metaq").addHandler(OnceOnStderr())

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable
-from typing import Unpack
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Unpack, overload
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from metaq.client.consumer.aio_consumers import Consumer, Handler, Puller, Subscribed
+from metaq.client.consumer.aio_consumers import (
+    AnyHandler,
+    BatchHandler,
+    Consumer,
+    Handler,
+    Puller,
+    Subscribed,
+)
 from metaq.client.consumer.options import (
     ConsumerKeywords,
     HandlerKeywords,
@@ -18,9 +25,17 @@ from metaq.client.consumer.options import (
     consumer_options,
 )
 from metaq.client.consumer.registry import ConsumerRegistry
-from metaq.client.lifecycle import CLOSE_TIMEOUT_S, LEAVE_TIMEOUT_MIN_S, AsyncStartable
+from metaq.client.lifecycle import (
+    CLOSE_TIMEOUT_S,
+    FAILED_START_CLOSE_S,
+    LEAVE_TIMEOUT_MIN_S,
+    AsyncStartable,
+    OpenMark,
+    SharedClose,
+    closing_within,
+)
 from metaq.client.message import check_topic
-from metaq.client.producer.options import DEFAULT_GROUP, ProducerKeywords, producer_options
+from metaq.client.producer.options import DEFAULT_GROUP, ProducerKeywords, check_timeout, producer_options
 from metaq.client.producer.producer import Producer
 from metaq.client.session.session import Session
 from metaq.client.telemetry.trace_topic import TraceTopic
@@ -61,9 +76,10 @@ class Client(AsyncStartable):
             self._trace_topic = TraceTopic(self._session, name)
             self._session.telemetry.trace_to(self._trace_topic)
         self._producers: set[Producer] = set()
-        self._consumers = ConsumerRegistry(self._session)
-        self._is_closing = False
-        self._closed = asyncio.Event()
+        self._open_mark = OpenMark(f"metaq client {self._session.client_id}")
+        self._consumers = ConsumerRegistry(self._session, self._open_mark)
+        self._closing = SharedClose()
+        self._is_closed = False
 
     @property
     def client_id(self) -> str:
@@ -91,12 +107,45 @@ class Client(AsyncStartable):
         """
         checked = producer_options(group, options)
         producer = Producer(self._session, checked, on_close=self._producers.discard)
+        producer._open_mark = self._open_mark
         self._producers.add(producer)
         return producer
 
+    @overload
     def consumer(
-        self, topic: str | Iterable[str], *, group: str, **options: Unpack[HandlerKeywords]
-    ) -> Callable[[Handler], Consumer]:
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        batch: None = None,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[Handler], Consumer]: ...
+    @overload
+    def consumer(
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        batch: int,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[BatchHandler], Consumer]: ...
+    @overload
+    def consumer(
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        batch: int | None,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[AnyHandler], Consumer]: ...
+    def consumer(
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        batch: int | None = None,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[Any], Consumer]:
         """Declares a handler, as a decorator. It starts with the client, or at once if that has started.
 
         A coroutine function runs as a task, a plain function in a thread, up to `concurrency` at a time.
@@ -119,7 +168,8 @@ class Client(AsyncStartable):
         - `pull_count` (256), `buffer_count` (1000), `buffer_bytes` (100 MiB), `buffer_span` (2000): how much
           is read ahead
         - `on_rebalance` (None): called with the queues gained and the queues lost
-        - `offsets_file` (None): where broadcast mode keeps its offsets
+        - `offsets` ("file"), `offsets_file` (None): where broadcast mode keeps its offsets: in "memory", in a
+          file of each process, or in the file that you name
         - `read_from` ("master"): read "replica" nodes if there are any, or only if the master is away
         - `on_failure` ("broker"): who retries, the "broker" or this machine with "local"
         - `local_after` (5), `local_retries_max` (16), `local_first_wait` (10.0), `local_directory` (None):
@@ -127,7 +177,7 @@ class Client(AsyncStartable):
 
         Raises UsageError.
         """
-        checked = consumer_options(topic, group, options)
+        checked = consumer_options(topic, group, options, batch)
         return lambda handler: self._consumers.add_handler(handler, checked)
 
     def subscribe(
@@ -164,27 +214,50 @@ class Client(AsyncStartable):
         """
         return self._consumers.add_puller(options)
 
-    async def start(self) -> None:
-        """Starts the client and its declared consumers. Safe to call twice."""
+    async def start(self, wait: float | None = None) -> None:
+        """Starts the client and its declared consumers. Safe to call twice.
+
+        With `wait`, it also waits up to that many seconds until a name server has answered and every consumer
+        has joined its group, and raises Unreachable, NoRoute or Refused if that fails. Without it, only
+        filters that a broker refuses and files that cannot be used are errors; other problems are logged and
+        tried again. After a failed start the client is closed.
+        """
+        is_first = not self._open_mark.is_open
+        if wait is not None:
+            check_timeout(wait, "wait")
         await self._session.start()
-        if self._trace_topic is not None:
-            self._trace_topic.start()
-        await self._consumers.start()
+        self._open_mark.is_open = True
+        try:
+            if self._trace_topic is not None:
+                self._trace_topic.start()
+            await self._consumers.start(wait)
+        except BaseException as error:
+            if is_first:
+                # Consumers that have started would otherwise go on without anybody who can close them.
+                try:
+                    await self.close(FAILED_START_CLOSE_S)
+                except NotDelivered as lost:
+                    error.add_note(str(lost))
+            raise
 
     async def run(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Consumes until SIGTERM or SIGINT arrives, then closes within the timeout. For the main thread."""
-        ended = asyncio.Event()
+        """Consumes until SIGTERM or SIGINT arrives, then closes within the timeout. For the main thread.
+
+        A second signal ends the wait for running handlers: their messages come again.
+        """
+        ended, hurried = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
         # Set before the start, because the first consumer already has messages while the others start.
         for number in signals:
-            loop.add_signal_handler(number, ended.set)
+            loop.add_signal_handler(number, lambda: (hurried if ended.is_set() else ended).set())
         try:
             try:
-                await self.start()
-                await ended.wait()
+                if await _finished(self.start(), hurried):
+                    await ended.wait()
             finally:
-                await self.close(timeout)
+                if not await _finished(self.close(timeout), hurried):
+                    await self.close(0)
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
@@ -194,38 +267,63 @@ class Client(AsyncStartable):
 
         Consumers have `timeout` seconds to finish the messages in hand, and producers have the rest of it to
         send theirs. Raises NotDelivered if a producer could not send everything. Safe to call twice: the
-        second close waits for the first.
+        second close waits for the first. One that was interrupted can be repeated.
         """
-        if self._closed.is_set():
+        if self._is_closed:
             return
         self._session.require_process()
         self._session.require_loop()
-        if self._is_closing:
-            await self._closed.wait()
-            return
-        self._is_closing = True
-        lost: list[NotDelivered] = []
-        try:
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + timeout
-            # Handlers may still send messages, so producers close after them.
-            await self._consumers.close(timeout)
-            left = max(deadline - loop.time(), LEAVE_TIMEOUT_MIN_S)
-            closings = [producer.close(left) for producer in self._producers]
-            for outcome in await asyncio.gather(*closings, return_exceptions=True):
-                if isinstance(outcome, NotDelivered):
-                    lost.append(outcome)
-                elif outcome is not None:
-                    raise outcome
-            if self._trace_topic is not None:
-                await self._trace_topic.close()
-        finally:
+        await self._closing.run(lambda: self._close(timeout), None)
+
+    async def _close(self, timeout: float) -> bool:
+        with closing_within(timeout):
+            lost: list[NotDelivered] = []
             try:
-                await self._session.close()
-            finally:
-                self._closed.set()
+                await self._close_all(timeout, lost)
+            except Exception:
+                await self._end()
+                raise
+            await self._end()
         if lost:
             raise NotDelivered(
                 sum(error.count for error in lost),
                 [failure for error in lost for failure in error.failures],
             )
+        return True
+
+    async def _end(self) -> None:
+        await self._session.close()
+        self._is_closed = True
+        self._open_mark.is_open = False
+
+    async def _close_all(self, timeout: float, lost: list[NotDelivered]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        # Handlers may still send messages, so producers close after them and need a little time too.
+        kept_back = min(LEAVE_TIMEOUT_MIN_S, timeout / 4) if self._producers else 0.0
+        await self._consumers.close(max(timeout - kept_back, 0.0))
+        left = max(deadline - loop.time(), LEAVE_TIMEOUT_MIN_S)
+        closings = [producer.close(left) for producer in self._producers]
+        for outcome in await asyncio.gather(*closings, return_exceptions=True):
+            if isinstance(outcome, NotDelivered):
+                lost.append(outcome)
+            elif outcome is not None:
+                raise outcome
+        if self._trace_topic is not None:
+            await self._trace_topic.close(max(deadline - loop.time(), LEAVE_TIMEOUT_MIN_S))
+
+
+async def _finished(work: Coroutine[Any, Any, None], hurried: asyncio.Event) -> bool:
+    """Runs a coroutine to its end and returns True, or cancels it when the event is set and returns False."""
+    task = asyncio.ensure_future(work)
+    hurry = asyncio.ensure_future(hurried.wait())
+    try:
+        await asyncio.wait((task, hurry), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            return True
+        return False
+    finally:
+        for each in (task, hurry):
+            each.cancel()
+        await asyncio.wait((task, hurry))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -17,6 +20,55 @@ LEAVE_TIMEOUT_S: Final = 3.0
 """A close keeps this time, but at most a quarter of its timeout, for the last commit and the goodbye."""
 LEAVE_TIMEOUT_MIN_S: Final = 0.25
 """The last commit has this time even if the close has none, because settled messages should be committed."""
+GOODBYE_TIMEOUT_S: Final = 1.0
+GOODBYE_TIMEOUT_MIN_S: Final = 0.05
+"""A goodbye has this time even if the close has none. A broker that does not get it forgets us when the
+connection ends."""
+FAILED_START_CLOSE_S: Final = 5.0
+"""If a client cannot start, handlers that already run have this time."""
+
+_closing_until: ContextVar[float | None] = ContextVar("metaq close", default=None)
+
+
+@contextmanager
+def closing_within(timeout: float) -> Iterator[None]:
+    """Limits the goodbyes in this block, and in tasks that it starts, to what is left of the timeout."""
+    before = _closing_until.get()
+    until = time.monotonic() + timeout
+    reset = _closing_until.set(until if before is None else min(before, until))
+    try:
+        yield
+    finally:
+        _closing_until.reset(reset)
+
+
+def goodbye_timeout_s() -> float:
+    """Returns the seconds that a goodbye may take now."""
+    until = _closing_until.get()
+    if until is None:
+        return GOODBYE_TIMEOUT_S
+    return min(GOODBYE_TIMEOUT_S, max(until - time.monotonic(), GOODBYE_TIMEOUT_MIN_S))
+
+
+class OpenMark:
+    """Warns when everything that holds it is dropped while the client is open.
+
+    The client and all that it has made hold it, because a producer works on if only the client is dropped.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._pid = os.getpid()
+        self.is_open = False
+
+    def __del__(self) -> None:
+        if self.is_open and os.getpid() == self._pid:
+            warnings.warn(
+                f"unclosed {self._what}: use it as a context manager, or call close",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
 
 
 def require_process(pid: int) -> None:
@@ -133,26 +185,35 @@ class SharedStart:
 
 
 class SharedClose:
-    """A close that runs once. Later callers wait for the first and get its result."""
+    """A close that runs once. Later callers wait for the first and get its result.
+
+    If the first is cancelled, the next caller closes, and so does one that already waits.
+    """
 
     def __init__(self) -> None:
         self._result: asyncio.Future[bool] | None = None
+        self.has_begun = False
 
-    @property
-    def has_begun(self) -> bool:
-        return self._result is not None
-
-    async def run(self, close: Callable[[], Awaitable[bool]], timeout: float) -> bool:
+    async def run(self, close: Callable[[], Awaitable[bool]], timeout: float | None) -> bool:
         """Returns whether the close was clean; False if another caller's close outlasts the timeout."""
-        if self._result is not None:
-            done, _ = await asyncio.wait((self._result,), timeout=max(0.0, timeout))
-            return bool(done) and self._result.result()
-        self._result = asyncio.get_running_loop().create_future()
-        is_clean = False
+        self.has_begun = True
+        while (first := self._result) is not None:
+            done, _ = await asyncio.wait((first,), timeout=None if timeout is None else max(0.0, timeout))
+            if not done:
+                return False
+            if not first.cancelled():
+                return first.result()
+        result = self._result = asyncio.get_running_loop().create_future()
         try:
             is_clean = await close()
-        finally:
-            self._result.set_result(is_clean)
+        except asyncio.CancelledError:
+            self._result = None
+            result.cancel()
+            raise
+        except BaseException:
+            result.set_result(False)
+            raise
+        result.set_result(is_clean)
         return is_clean
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metaq._core import Message, register_message_rules
 from metaq.client import compression
@@ -13,6 +13,9 @@ from metaq.client.compression import INFLATED_BYTES_MAX
 from metaq.errors import InvalidMessage
 from metaq.protocol.names import group_fault, topic_fault
 from metaq.protocol.properties import KEYS, SYSTEM_NAMES, TAGS, UNIQUE_KEY, WAIT, encode_properties
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -23,7 +26,9 @@ __all__ = [
     "Message",
     "Outgoing",
     "check_group",
+    "check_sharding_key",
     "check_topic",
+    "checked_body",
     "encode_batch",
     "inflate",
     "outgoing",
@@ -78,24 +83,24 @@ class Outgoing:
 
 def outgoing(
     topic: str,
-    body: bytes,
+    body: Buffer,
     unique_id: str,
     *,
     tag: str | None = None,
-    keys: Iterable[str] = (),
+    keys: Iterable[str] | None = (),
     properties: Mapping[str, str] | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> Outgoing:
     """Checks a message to send. Raises InvalidMessage, which names the broken rule."""
     check_topic(topic)
-    if not isinstance(body, (bytes, bytearray, memoryview)):
-        raise InvalidMessage(f"a body is bytes, not {type(body).__name__}", hint="encode it first")
-    body = bytes(body)
-    if len(body) > body_bytes_max:
-        raise InvalidMessage(f"the body has {len(body)} bytes, the limit is {body_bytes_max}")
+    content = checked_body(body)
+    if len(content) > body_bytes_max:
+        raise InvalidMessage(f"the body has {len(content)} bytes, the limit is {body_bytes_max}")
     wire: dict[str, str] = {}
+    if properties is not None and not isinstance(properties, Mapping):
+        raise InvalidMessage(f"properties is a mapping such as a dict, not {type(properties).__name__}")
     for name, value in (properties or {}).items():
-        wire[_checked("the name of a property", name)] = _checked(f"the property {name}", value)
+        wire[_checked("the name of a property", name)] = _checked(f"the property {name!r}", value)
         if name in SYSTEM_NAMES:
             raise InvalidMessage(
                 f"the property {name} is reserved for the system", hint="choose another name"
@@ -104,8 +109,10 @@ def outgoing(
         wire[TAGS] = _checked("a tag", tag)
         if "||" in tag:
             raise InvalidMessage(f"the tag {tag!r} contains ||, which separates tags in subscriptions")
-    if isinstance(keys, str):
-        keys = (keys,)
+    if keys is None or isinstance(keys, str):
+        keys = () if keys is None else (keys,)
+    elif not isinstance(keys, Iterable):
+        raise InvalidMessage(f"keys is a list of texts, not {type(keys).__name__}")
     joined = " ".join(_checked_key(key) for key in keys)
     if joined:
         wire[KEYS] = joined
@@ -113,7 +120,23 @@ def outgoing(
     wire[WAIT] = "true"
     if len(encode_properties(wire).encode()) > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(f"the properties have more than {PROPERTIES_BYTES_MAX} bytes in all")
-    return Outgoing(topic, body, wire)
+    return Outgoing(topic, content, wire)
+
+
+def checked_body(body: Buffer) -> bytes:
+    """Returns the bytes of any bytes-like object. Raises InvalidMessage for anything else."""
+    if isinstance(body, bytes):
+        return body
+    try:
+        return memoryview(body).tobytes()
+    except TypeError:
+        raise InvalidMessage(f"a body is bytes, not {type(body).__name__}", hint="encode it first") from None
+
+
+def check_sharding_key(key: str) -> None:
+    """Raises InvalidMessage unless this is a text that can be a property."""
+    if not isinstance(key, str) or not key or "\x01" in key or "\x02" in key or not _is_encodable(key):
+        raise InvalidMessage(f"key is {key!r}: a sharding key must be a text that is not empty")
 
 
 def check_topic(topic: str) -> None:
@@ -141,7 +164,17 @@ def _checked(what: str, text: str) -> str:
         raise InvalidMessage(f"{what} is empty")
     if "\x01" in text or "\x02" in text:
         raise InvalidMessage(f"{what} contains the character 1 or 2, which separate properties on the wire")
+    if not _is_encodable(text):
+        raise InvalidMessage(f"{what} contains a lone surrogate, which UTF-8 cannot encode")
     return text
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _checked_key(key: str) -> str:

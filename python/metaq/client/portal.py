@@ -20,7 +20,7 @@ class Portal:
     """One thread with an event loop. No user code runs there, so user code cannot block it."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._opened: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._serve, name="metaq client", daemon=True)
         self._pid = os.getpid()
         self._closed = False
@@ -28,7 +28,13 @@ class Portal:
     def start(self) -> None:
         """Starts the thread. Safe to call twice."""
         if not self._thread.is_alive() and not self._closed:
+            self._opened = asyncio.new_event_loop()
             self._thread.start()
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        assert self._opened is not None, "the thread is not started"
+        return self._opened
 
     def run(
         self, function: Callable[_P, Coroutine[Any, Any, _T]], /, *args: _P.args, **kwargs: _P.kwargs
@@ -85,7 +91,8 @@ class Portal:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        self._loop.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)

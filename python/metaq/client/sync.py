@@ -6,15 +6,22 @@ import signal
 import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Unpack
+from typing import Any, Unpack, overload
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
 from metaq.client import aio
 from metaq.client.consumer.options import ConsumerKeywords, HandlerKeywords, PullerKeywords
-from metaq.client.consumer.sync_consumers import Consumer, Handler, Puller, Subscribed
-from metaq.client.lifecycle import CLOSE_TIMEOUT_S, Startable
+from metaq.client.consumer.sync_consumers import (
+    AnyHandler,
+    BatchHandler,
+    Consumer,
+    Handler,
+    Puller,
+    Subscribed,
+)
+from metaq.client.lifecycle import CLOSE_TIMEOUT_S, FAILED_START_CLOSE_S, Startable
 from metaq.client.portal import Portal, require_plain
 from metaq.client.producer.options import DEFAULT_GROUP, ProducerKeywords
 from metaq.client.producer.sync_producer import Producer
@@ -75,9 +82,41 @@ class Client(Startable):
         """
         return Producer(self._portal, self._client.producer(group, **options))
 
+    @overload
     def consumer(
-        self, topic: str | Iterable[str], *, group: str, **options: Unpack[HandlerKeywords]
-    ) -> Callable[[Handler], Consumer]:
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        batch: None = None,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[Handler], Consumer]: ...
+    @overload
+    def consumer(
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        batch: int,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[BatchHandler], Consumer]: ...
+    @overload
+    def consumer(
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        batch: int | None,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[AnyHandler], Consumer]: ...
+    def consumer(
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        batch: int | None = None,
+        **options: Unpack[HandlerKeywords],
+    ) -> Callable[[Any], Consumer]:
         """Declares a handler, as a decorator. It starts with the client, or at once if that has started.
 
         It runs in threads, up to `concurrency` at a time. Return to acknowledge the message. An exception
@@ -99,7 +138,8 @@ class Client(Startable):
         - `pull_count` (256), `buffer_count` (1000), `buffer_bytes` (100 MiB), `buffer_span` (2000): how much
           is read ahead
         - `on_rebalance` (None): called with the queues gained and the queues lost
-        - `offsets_file` (None): where broadcast mode keeps its offsets
+        - `offsets` ("file"), `offsets_file` (None): where broadcast mode keeps its offsets: in "memory", in a
+          file of each process, or in the file that you name
         - `read_from` ("master"): read "replica" nodes if there are any, or only if the master is away
         - `on_failure` ("broker"): who retries, the "broker" or this machine with "local"
         - `local_after` (5), `local_retries_max` (16), `local_first_wait` (10.0), `local_directory` (None):
@@ -107,9 +147,9 @@ class Client(Startable):
 
         Raises UsageError.
         """
-        declare = self._client.consumer(topic, group=group, **options)
+        declare = self._client.consumer(topic, group=group, batch=batch, **options)
 
-        def declare_plain(handler: Handler) -> Consumer:
+        def declare_plain(handler: AnyHandler) -> Consumer:
             require_plain(handler)
             if not self._portal.usable:
                 return Consumer(self._portal, declare(handler))
@@ -155,24 +195,45 @@ class Client(Startable):
         """
         return Puller(self._portal, self._client.puller(**options))
 
-    def start(self) -> None:
-        """Starts the client and its declared consumers. Safe to call twice."""
+    def start(self, wait: float | None = None) -> None:
+        """Starts the client and its declared consumers. Safe to call twice.
+
+        With `wait`, it also waits up to that many seconds until a name server has answered and every consumer
+        has joined its group, and raises Unreachable, NoRoute or Refused if that fails. Without it, only
+        filters that a broker refuses and files that cannot be used are errors; other problems are logged and
+        tried again. After a failed start the client is closed.
+        """
+        is_first = not self._portal.usable
         self._portal.start()
-        self._portal.run(self._client.start)
+        try:
+            self._portal.run(self._client.start, wait)
+        except BaseException:
+            if is_first and self._portal.usable:
+                self.close(FAILED_START_CLOSE_S)
+            raise
 
     def run(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Consumes until SIGTERM or SIGINT arrives, then closes within the timeout. For the main thread."""
+        """Consumes until SIGTERM or SIGINT arrives, then closes within the timeout. For the main thread.
+
+        A second signal ends the wait for running handlers: their messages come again.
+        """
         ended = threading.Event()
 
         def end(number: int, frame: FrameType | None) -> None:
+            if ended.is_set():
+                raise KeyboardInterrupt  # It interrupts the close, and a third one the short close after it.
             ended.set()
 
         before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            self.start()
-            ended.wait()
+            try:
+                self.start()
+                ended.wait()
+            finally:
+                self.close(timeout)
+        except KeyboardInterrupt:
+            self.close(0)
         finally:
-            self.close(timeout)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -181,10 +242,13 @@ class Client(Startable):
 
         Consumers have `timeout` seconds to finish the messages in hand, and producers have the rest of it to
         send theirs. Raises NotDelivered if a producer could not send everything. Safe to call twice: the
-        second close waits for the first.
+        second close waits for the first. One that was interrupted can be repeated.
         """
-        try:
-            if self._portal.usable:
+        if self._portal.usable:
+            try:
                 self._portal.run(self._client.close, timeout)
-        finally:
-            self._portal.close()
+            except Exception:
+                self._portal.close()
+                raise
+            # Ctrl-C leaves the client's thread running, so that another close can finish the work.
+        self._portal.close()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from metaq.errors import MetaqError
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 CANCEL_INTERVAL_S: Final = 0.5
 """A task that swallowed its cancellation is cancelled again after this time."""
@@ -20,9 +21,9 @@ class Tasks:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
         """Runs a coroutine in a task of its own."""
         task = asyncio.get_running_loop().create_task(work, name=f"metaq {self._owner} {name}")
         self._tasks.add(task)
@@ -60,7 +61,7 @@ class Tasks:
             _log.exception("%s: %s failed", self._owner, name)
 
 
-async def end_tasks(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancels these tasks, as often as necessary, and waits until they have ended."""
     tasks = list(tasks)
     while running := [task for task in tasks if not task.done()]:

@@ -174,6 +174,24 @@ def store_settings(config: Config) -> StoreSettings:
     )
 
 
+def metrics_address(config: Config) -> tuple[str, int] | None:
+    """Returns host and port of the pages for monitoring, or None without such pages. Raises ConfigError."""
+    if not config["metrics"]:
+        return None
+    host, port = split_endpoint(config["metrics_listen"])
+    address = resolve_host(host or config["host"])
+    _check_private(address, port, config)
+    return address, port
+
+
+def _check_private(address: str, port: int, config: Config) -> None:
+    if not ipaddress.ip_address(address).is_loopback and not config["insecure_listen"]:
+        raise ConfigError(
+            f"{join_endpoint(address, port)} is open to other machines, but MetaQ has no access control yet",
+            hint="listen on 127.0.0.1, or use --insecure-listen if you trust the network",
+        )
+
+
 def _server_settings(config: Config, port_option: str, alone: bool) -> ServerSettings:
     host, port = config["host"], config[port_option]
     if config["listen"] is not None:
@@ -185,11 +203,7 @@ def _server_settings(config: Config, port_option: str, alone: bool) -> ServerSet
         listen_host, port = split_endpoint(config["listen"])
         host = listen_host or host
     address = resolve_host(host)
-    if not ipaddress.ip_address(address).is_loopback and not config["insecure_listen"]:
-        raise ConfigError(
-            f"{join_endpoint(host, port)} is open to other machines, but MetaQ has no access control yet",
-            hint="listen on 127.0.0.1, or use --insecure-listen if you trust the network",
-        )
+    _check_private(address, port, config)
     return ServerSettings(
         host=address,
         port=port,

@@ -35,6 +35,7 @@ SECTIONS: dict[str, str] = {
     "replication": "The group of a broker: its replicas, and who becomes master",
     "store": "Where messages are stored, the sizes of files, and retention",
     "server": "Limits of one listener",
+    "monitoring": "Metrics and health over HTTP",
     "log": "Logging",
 }
 SETTINGS: dict[str, type] = {
@@ -188,6 +189,11 @@ _ALL: list[Option] = [
             "flush_timeout_ms",
             Number(1),
             "How long a send waits for the disk before it is answered with code 10.",
+        ),
+        (
+            "metrics_series_max",
+            Number(1_000, 10_000_000),
+            "Series on one page of metrics, and pairs of topic and group that are counted.",
         ),
         ("pull_bytes_max", Bytes(1, 16 * MIB), "Bytes that one pull returns at most."),
         ("pull_messages_max", Number(1, 1024), "Messages that one pull returns at most."),
@@ -509,6 +515,11 @@ _ALL: list[Option] = [
             Number(1_000, 2**40),
             "Entries of the key index that one query examines; a message that it reads counts as 64.",
         ),
+        (
+            "query_bytes_max",
+            Bytes(64 * KIB, 15 * MIB),
+            "Bytes of messages that one query by key returns; the first one comes whatever its size.",
+        ),
         ("append_wait_ms_max", Number(1, 600_000), "How long a send waits for a slow append before code 2."),
         ("delete_unconsumed", Flag(), "Allow retention to delete messages that nobody has consumed yet."),
     ),
@@ -555,6 +566,11 @@ _ALL: list[Option] = [
             Bytes(64 * KIB, 16 * GIB),
             "Bytes of requests of one connection that may wait for the answer of another client.",
         ),
+        (
+            "questions_per_client_max",
+            Number(1),
+            "Requests that may wait for the answer of one client, whoever sent them.",
+        ),
         ("crossing_age_ms_max", Number(1), "Age at which a waiting request is answered with code 2."),
         (
             "connection_output_bytes_max",
@@ -565,6 +581,11 @@ _ALL: list[Option] = [
             "connection_memory_bytes_max",
             Bytes(MIB, 16 * GIB),
             "Memory kept for one connection, unsent answers and waiting requests; beyond it, it is closed.",
+        ),
+        (
+            "group_memory_bytes_max",
+            Bytes(MIB, 256 * GIB),
+            "Memory kept for one group: waiting pulls, clients, subscriptions; beyond it, pulls are refused.",
         ),
         (
             "memory_bytes_max",
@@ -589,6 +610,22 @@ _ALL: list[Option] = [
             "held_bytes_max",
             Bytes(MIB, 16 * GIB),
             "Bytes of requests that may wait while a switch moves the master.",
+        ),
+    ),
+    *_section(
+        "monitoring",
+        ("metrics", Flag(), True, "Serve /metrics, /livez and /readyz over HTTP."),
+        (
+            "metrics_listen",
+            Listen(),
+            "127.0.0.1:5557",
+            "Address of these pages. If the port is taken, a free one is selected.",
+        ),
+        (
+            "metrics_detail",
+            Choice(("topics", "broker")),
+            "topics",
+            "With broker, nothing is shown by topic, group or client.",
         ),
     ),
     *_section(

@@ -9,9 +9,11 @@ anybody may claim any place, so a claim is judged by what can be true:
   Apache's brokers without a controller have epoch 0 before and after a switch.
 - Everybody else is refused. A broker that was restarted at another address does not meet its former self,
   because the end of a connection removes its broker.
-- A claimant that is refused and keeps registering for `PATIENCE_MS` gets the place. So a broker whose place
-  was taken by a liar, whatever epoch that one claims, always wins it back. Two that both keep claiming take
-  turns, and the log names them.
+- A claimant that is refused and keeps registering for `PATIENCE_MS` gets the place, if it has held it for
+  longer than the present holder, or if that one had just come. So a broker whose place was taken by a liar,
+  whatever epoch that one claims, wins it back.
+- Any other claimant gets it after `STRANGER_PATIENCE_MS`. So a liar that never gives up has the place of a
+  living broker for half a minute in an hour, and the log names both.
 
 A former master that does not know of a newer one is refused, too. In a group with a register it gives up
 within seconds, because its lease ends, long before its patience would be rewarded.
@@ -23,6 +25,8 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from metaq.protocol.peer_log import peer_log
+
 _log = logging.getLogger(__name__)
 
 EPOCH_MAX: Final = 2**31 - 1
@@ -31,8 +35,12 @@ EPOCH_STEP_MAX: Final = 1_000
 LIVING_MS: Final = 75_000
 """No broker is silent for longer: all of them register at least once a minute."""
 PATIENCE_MS: Final = 30_000
+STRANGER_PATIENCE_MS: Final = 3_600_000
+"""The same for a claimant that is up against somebody who has held the place for longer."""
 CLAIMANTS_MAX: Final = 16
 """Claimants of one place that are remembered."""
+TENURES_MAX: Final = 4_096
+"""Former holders that are remembered, with the time for which they held their place."""
 LOG_INTERVAL_MS: Final = 60_000
 
 
@@ -40,7 +48,8 @@ LOG_INTERVAL_MS: Final = 60_000
 class _Claim:
     since_ms: int
     last_ms: int
-    has_lost: bool
+    patience_ms: int
+    has_lost: bool = False
     """It held the place and lost it to a patient claimant, so it needs patience itself."""
 
 
@@ -49,6 +58,8 @@ class Claims:
 
     def __init__(self) -> None:
         self._claims: dict[str, dict[str, _Claim]] = {}
+        self._tenures_ms: dict[tuple[str, str], int] = {}
+        """How long former holders had a place, the latest last."""
         self._logged_ms: dict[str, int] = {}
 
     def is_contested(self, place: str, claimant: str) -> bool:
@@ -56,14 +67,20 @@ class Claims:
         claim = self._claims.get(place, {}).get(claimant)
         return claim is not None and claim.has_lost
 
-    def refuse(self, place: str, claimant: str, holder: str, remote: str, now_ms: int) -> bool:
-        """Notes a claim that is refused. Returns False if the claimant was patient and gets the place."""
+    def refuse(
+        self, place: str, claimant: str, holder: str, remote: str, now_ms: int, held_ms: int = 0
+    ) -> bool:
+        """Notes a claim against a holder that has had the place for `held_ms`. Returns False if the claimant
+        was patient and gets the place."""
         claims = self._claims.setdefault(place, {})
         for name in [name for name, claim in claims.items() if now_ms - claim.last_ms > LIVING_MS]:
             del claims[name]
         claim = claims.get(claimant)
-        if claim is not None and now_ms - claim.since_ms >= PATIENCE_MS:
-            _log.warning(
+        if claim is not None and now_ms - claim.since_ms >= claim.patience_ms:
+            peer_log.write(
+                _log,
+                logging.WARNING,
+                remote,
                 "%s (from %s) has claimed %s for %d s and gets it from %s: one of them is not what it says",
                 *(claimant, remote, place, (now_ms - claim.since_ms) // 1000, holder),
             )
@@ -71,21 +88,39 @@ class Claims:
         if claim is not None:
             claim.last_ms = now_ms
         elif len(claims) < CLAIMANTS_MAX:
-            claims[claimant] = _Claim(now_ms, now_ms, has_lost=False)
+            claims[claimant] = _Claim(now_ms, now_ms, self._patience_ms(place, claimant, holder, held_ms))
         if now_ms - self._logged_ms.get(place, now_ms - LOG_INTERVAL_MS) >= LOG_INTERVAL_MS:
             self._logged_ms[place] = now_ms
-            _log.warning(
+            peer_log.write(
+                _log,
+                logging.WARNING,
+                remote,
                 "%s (from %s) claims %s and is refused, because %s holds it",
                 *(claimant, remote, place, holder),
             )
         return True
 
-    def taken(self, place: str, claimant: str, former: str, now_ms: int) -> None:
+    def taken(self, place: str, claimant: str, former: str, now_ms: int, held_ms: int = 0) -> None:
         """The claimant has taken the place from its former holder, which may win it back."""
         claims = self._claims.setdefault(place, {})
         claim = claims.pop(claimant, None)
-        was_patient = claim is not None and now_ms - claim.since_ms >= PATIENCE_MS
-        claims[former] = _Claim(now_ms, now_ms, has_lost=was_patient)
+        was_patient = claim is not None and now_ms - claim.since_ms >= claim.patience_ms
+        self.left(place, former, held_ms)
+        claims[former] = _Claim(now_ms, now_ms, self._patience_ms(place, former, claimant, 0), was_patient)
+
+    def left(self, place: str, former: str, held_ms: int) -> None:
+        """Remembers for how long the place was held."""
+        tenure_ms = self._tenures_ms.pop((place, former), 0) + held_ms
+        self._tenures_ms[(place, former)] = tenure_ms
+        while len(self._tenures_ms) > TENURES_MAX:
+            del self._tenures_ms[next(iter(self._tenures_ms))]
+
+    def _patience_ms(self, place: str, claimant: str, holder: str, held_ms: int) -> int:
+        """How long a claimant has to go on: not long if it has the older right."""
+        holder_ms = held_ms + self._tenures_ms.get((place, holder), 0)
+        is_young = holder_ms <= PATIENCE_MS
+        is_senior = self._tenures_ms.get((place, claimant), 0) >= holder_ms
+        return PATIENCE_MS if is_young or is_senior else STRANGER_PATIENCE_MS
 
     def withdraw(self, place: str, claimant: str) -> None:
         """The claimant has another place now."""

@@ -42,8 +42,9 @@ class NameServer:
         self.routes = RouteTable(int(broker_expiry_s * 1000), limits)
         self.key_values = KeyValues(key_values_file, limits)
         self._options = Options(self._address)
+        self._brokers = BrokerRequests(self.routes, self.key_values, self._options, clock)
         self._handlers = Handlers(
-            BrokerRequests(self.routes, self.key_values, self._options, clock),
+            self._brokers,
             RouteRequests(self.routes, self.key_values, self._options),
             self.key_values,
             self._options,
@@ -79,12 +80,20 @@ class NameServer:
         await asyncio.to_thread(self._listener.stop)
 
     def _on_closed(self, closed: Closed) -> None:
+        self._brokers.connection_closed(closed.connection)
         self.routes.connection_closed(closed.connection)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Removes the topics of brokers that are gone, in short steps."""
+        if self.routes.sweep():
+            asyncio.get_running_loop().call_soon(self._sweep)
 
     async def _scan(self) -> None:
         while True:
             await asyncio.sleep(SCAN_INTERVAL_MS / 1000)
             self.expire_brokers()
+            self._sweep()
 
     def skip_time(self, by_ms: int) -> None:
         """The clock was moved by this much; brokers count as registered meanwhile."""

@@ -18,13 +18,19 @@ import re
 import zlib
 from typing import Final
 
+from metaq.nameserver.large_json import LargeTable
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from metaq.protocol.cluster import RegisterBroker
 from metaq.protocol.errors import ProtocolError
+from metaq.protocol.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 
+SMALL_BYTES: Final = 128 * 1024
+"""A plain body of this size takes about a millisecond to read. Others are read in a thread."""
 INFLATED_BYTES_MAX: Final = 32 * 1024 * 1024
+PART_BYTES_MAX: Final = 64 * 1024
+"""The longest version or topic in a compressed body."""
 QUEUES_MAX: Final = 65_535
 """Queues of one topic on one broker: clients build a list of them."""
 
@@ -32,7 +38,6 @@ _BODY_SHAPE_SINCE: Final = 37
 """Before this version (3.0.11) the body was only the topic table."""
 _ZLIB_FIRST_BYTE: Final = b"x"
 """Apache's 5.5.0 broker says `compressed=false` of bodies that it did compress. JSON never begins so."""
-_BRACES_PER_TOPIC_MAX: Final = 4
 _NAME = re.compile(r"[^\s\"\\\x00-\x1f\x7f]{1,255}")
 
 
@@ -44,7 +49,14 @@ def check_name(what: str, name: str) -> str:
     return name
 
 
-def read_topics(command: RegisterBroker, version: int, body: bytes, topics_max: int) -> TopicConfigTable:
+def is_small(command: RegisterBroker, body: bytes) -> bool:
+    """Whether the body can be read on the event loop."""
+    return len(body) <= SMALL_BYTES and not (command.compressed or body.startswith(_ZLIB_FIRST_BYTE))
+
+
+def read_topics(
+    command: RegisterBroker, version: int, body: bytes, topics_max: int, remote: str = ""
+) -> TopicConfigTable:
     """The topic table of a registration. Raises ProtocolError, for too many topics before they are read."""
     if command.body_crc32 != 0 and zlib.crc32(body) & 0x7FFFFFFF != command.body_crc32:
         raise ProtocolError("the body does not match bodyCrc32", code=1)
@@ -52,15 +64,22 @@ def read_topics(command: RegisterBroker, version: int, body: bytes, topics_max: 
         return TopicConfigTable()
     if command.compressed or body.startswith(_ZLIB_FIRST_BYTE):
         table = _read_compressed(body, topics_max)
-    elif body.count(b"{") > _BRACES_PER_TOPIC_MAX * topics_max:
-        raise _too_many(topics_max)
+    elif len(body) > SMALL_BYTES:
+        table = _read_large(body, topics_max)
     elif version < _BODY_SHAPE_SINCE:
         table = TopicConfigTable.decode(body)
     else:
         table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
     if len(table.topic_config_table) > topics_max:
         raise _too_many(topics_max)
-    return TopicConfigTable(table.data_version, _usable(table.topic_config_table, command.broker_name))
+    return TopicConfigTable(
+        table.data_version, _usable(table.topic_config_table, command.broker_name, remote)
+    )
+
+
+def _read_large(body: bytes, topics_max: int) -> TopicConfigTable:
+    large = LargeTable(body, topics_max)
+    return TopicConfigTable(large.version, large.topics)
 
 
 def _too_many(topics_max: int) -> ProtocolError:
@@ -69,17 +88,21 @@ def _too_many(topics_max: int) -> ProtocolError:
     )
 
 
-def _usable(topics: dict[str, TopicConfig], broker_name: str) -> dict[str, TopicConfig]:
+def _usable(topics: dict[str, TopicConfig], broker_name: str, remote: str) -> dict[str, TopicConfig]:
     """Leaves out topics that would harm clients, so that one odd topic does not hide a whole broker."""
     usable: dict[str, TopicConfig] = {}
     for name, topic in topics.items():
         if _NAME.fullmatch(name) is None:
-            _log.warning("broker %s: a topic with the unusable name %r is left out", broker_name, name[:64])
+            _warn(remote, "broker %s: a topic with the unusable name %r is left out", broker_name, name[:64])
         elif not (0 <= topic.read_queue_nums <= QUEUES_MAX and 0 <= topic.write_queue_nums <= QUEUES_MAX):
-            _log.warning("broker %s: topic %s has an impossible number of queues", broker_name, name)
+            _warn(remote, "broker %s: topic %s has an impossible number of queues", broker_name, name)
         else:
             usable[name] = topic
     return usable
+
+
+def _warn(remote: str, text: str, *arguments: object) -> None:
+    peer_log.write(_log, logging.WARNING, remote, text, *arguments)
 
 
 def _read_compressed(body: bytes, topics_max: int) -> TopicConfigTable:
@@ -127,7 +150,10 @@ class _Parts:
         return int.from_bytes(self._slice(4), signed=False)
 
     def take(self) -> bytes:
-        return self._slice(self.take_count())
+        length = self.take_count()
+        if PART_BYTES_MAX < length <= len(self._data):
+            raise ProtocolError(f"a part of the compressed body is longer than {PART_BYTES_MAX} bytes")
+        return self._slice(length)
 
     def _slice(self, length: int) -> bytes:
         end = self._at + length

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from metaq._core import Clock
 from metaq.nameserver.key_values import ORDER_TOPIC_CONFIG, KeyValues
 from metaq.nameserver.options import Options
-from metaq.nameserver.registration_body import QUEUES_MAX, check_name, read_topics
-from metaq.nameserver.route_table import Registration, RouteTable, keep_zone
+from metaq.nameserver.registration_body import QUEUES_MAX, check_name, is_small, read_topics
+from metaq.nameserver.route_table import Broker, Registration, RouteTable, keep_zone
 from metaq.protocol.bodies import (
     BrokerMemberGroup,
     BrokerMemberGroupBody,
     DataVersion,
+    TopicConfigTable,
     TopicList,
     TopicRouteData,
 )
@@ -26,7 +31,7 @@ from metaq.protocol.cluster import (
     UnregisterBroker,
 )
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused
 from metaq.protocol.routes import (
     AddWritePermissionOfBroker,
@@ -45,11 +50,22 @@ from metaq.protocol.routes import (
     WritePermissionsWiped,
 )
 from metaq.remoting import check_endpoint
+from metaq.work_pools import WorkPool
 
 STANDARD_JSON_SINCE: Final = 401
 """Clients before this version (4.9.4) get broker ids without quotes."""
+REGISTRATIONS_WAITING_MAX: Final = 16
+"""Large registrations of one connection that may wait for the thread that reads them."""
 UNIT_FLAG: Final = 1
 UNIT_SUBSCRIPTION_FLAG: Final = 2
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The requests about one broker name, one after the other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
 
 
 class BrokerRequests:
@@ -60,35 +76,102 @@ class BrokerRequests:
         self._key_values = key_values
         self._options = options
         self._clock = clock
+        self._reading = WorkPool("registrations", 1, REGISTRATIONS_WAITING_MAX)
+        self._large: dict[str, _Turns] = {}
+        """By broker name, while a large registration is under way. Other requests about it wait."""
+        self._waiting: Counter[int] = Counter()
+        """Connection → its requests that wait for that."""
+
+    def connection_closed(self, connection: int) -> None:
+        """Large registrations of this connection that are still being read have no effect."""
+        self._waiting.pop(connection, None)
 
     @handles(RegisterBroker)
-    def register_broker(self, command: RegisterBroker, request: Request) -> Response:
+    def register_broker(self, command: RegisterBroker, request: Request) -> Response | Awaitable[Response]:
         check_name("clusterName", command.cluster_name)
         check_name("brokerName", command.broker_name)
         _check_address("brokerAddr", command.broker_addr)
         if command.ha_server_addr:
             _check_address("haServerAddr", command.ha_server_addr)
-        registration = Registration(
-            cluster=command.cluster_name,
-            name=command.broker_name,
-            broker_id=command.broker_id,
-            address=command.broker_addr,
-            topics=read_topics(command, request.version, request.body, self._routes.broker_topics_max),
-            ha_address=command.ha_server_addr,
-            zone=command.zone_name,
-            acting_master=command.enable_acting_master,
-            expiry_ms=command.heartbeat_timeout_millis,
-            connection=request.connection,
-            remote=request.remote,
+        if command.broker_name in self._large or not is_small(command, request.body):
+            return self._in_turn(command.broker_name, request, lambda: self._register_apart(command, request))
+        master = self._routes.register(
+            _registration(command, request, self._read(command, request)),
+            self._clock.now_ms(),
+            drop_missing_topics=self._drops_missing_topics,
         )
-        drop_missing = self._options.switches.delete_topic_with_broker_registration
-        master = self._routes.register(registration, self._clock.now_ms(), drop_missing_topics=drop_missing)
+        return self._registered(master)
+
+    async def _register_apart(self, command: RegisterBroker, request: Request) -> Response:
+        """Reads the body in a thread, and takes the topics in small steps."""
+        topics = await self._reading.run(request.connection, lambda: self._read(command, request))
+        if request.connection not in self._waiting:
+            return RESPONDED
+        steps = self._routes.register_in_steps(
+            _registration(command, request, topics),
+            self._clock.now_ms(),
+            drop_missing_topics=self._drops_missing_topics,
+        )
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return self._registered(end.value)
+            await asyncio.sleep(0)
+
+    def _read(self, command: RegisterBroker, request: Request) -> TopicConfigTable:
+        topics_max = self._routes.broker_topics_max
+        return read_topics(command, request.version, request.body, topics_max, request.remote)
+
+    @property
+    def _drops_missing_topics(self) -> bool:
+        return self._options.switches.delete_topic_with_broker_registration
+
+    def _registered(self, master: Broker | None) -> Response:
         known = BrokerRegistered() if master is None else BrokerRegistered(master.ha_address, master.address)
         return Response(fields=known, body=self._key_values.encoded(ORDER_TOPIC_CONFIG))
 
+    def _in_turn(
+        self, name: str, request: Request, work: Callable[[], Awaitable[Response]]
+    ) -> Awaitable[Response]:
+        """Does something about a broker name after the large registrations of it that came before."""
+        turns = self._large.setdefault(name, _Turns())
+        turns.waiting += 1
+        self._waiting[request.connection] += 1
+        return self._finish_in_turn(name, turns, request.connection, work)
+
+    async def _finish_in_turn(
+        self, name: str, turns: _Turns, connection: int, work: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        try:
+            async with turns.lock:
+                return await work() if connection in self._waiting else RESPONDED
+        finally:
+            turns.waiting -= 1
+            if turns.waiting == 0:
+                del self._large[name]
+            if connection in self._waiting:
+                self._waiting[connection] -= 1
+                if self._waiting[connection] == 0:
+                    del self._waiting[connection]
+
     @handles(UnregisterBroker)
-    def unregister_broker(self, command: UnregisterBroker, request: Request) -> None:
-        self._routes.unregister(command.cluster_name, command.broker_addr)
+    def unregister_broker(
+        self, command: UnregisterBroker, request: Request
+    ) -> Response | Awaitable[Response]:
+        async def unregister() -> Response:
+            self._unregister(command, request)
+            return Response()
+
+        if command.broker_name in self._large:
+            return self._in_turn(command.broker_name, request, unregister)
+        self._unregister(command, request)
+        return Response()
+
+    def _unregister(self, command: UnregisterBroker, request: Request) -> None:
+        now_ms = self._clock.now_ms()
+        connection = request.connection
+        self._routes.unregister(command.cluster_name, command.broker_addr, now_ms, connection=connection)
 
     @handles(QueryDataVersion)
     def query_data_version(self, command: QueryDataVersion, request: Request) -> Response:
@@ -201,6 +284,22 @@ class RouteRequests:
             if not (0 <= data.read_queue_nums <= QUEUES_MAX and 0 <= data.write_queue_nums <= QUEUES_MAX):
                 raise ProtocolError(f"a topic may have up to {QUEUES_MAX} queues on a broker")
         self._routes.put_queues(command.topic, queues, request.connection)
+
+
+def _registration(command: RegisterBroker, request: Request, topics: TopicConfigTable) -> Registration:
+    return Registration(
+        cluster=command.cluster_name,
+        name=command.broker_name,
+        broker_id=command.broker_id,
+        address=command.broker_addr,
+        topics=topics,
+        ha_address=command.ha_server_addr,
+        zone=command.zone_name,
+        acting_master=command.enable_acting_master,
+        expiry_ms=command.heartbeat_timeout_millis,
+        connection=request.connection,
+        remote=request.remote,
+    )
 
 
 def _topic_list(topics: list[str], broker_address: str | None = None) -> Response:

@@ -7,8 +7,11 @@ one with id 0 is the master, and topics belong to the name.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from itertools import islice
+from typing import Final, TypeVar, cast
 
 from metaq.nameserver.claims import (
     EPOCH_MAX,
@@ -19,7 +22,7 @@ from metaq.nameserver.claims import (
     cluster_place,
     id_place,
 )
-from metaq.nameserver.topic_table import TopicTable
+from metaq.nameserver.topic_table import STEP_TOPICS, TopicTable
 from metaq.protocol.bodies import (
     READ,
     WRITE,
@@ -34,9 +37,12 @@ from metaq.protocol.bodies import (
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.protocol.names import MASTER_ID, MEMBERS_TOPIC_PREFIX
+from metaq.protocol.peer_log import peer_log
 from metaq.settings import NameServerSettings
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 EXPIRY_MS: Final = 120_000
 """The silence after which a broker is gone, unless its registration asks for a shorter one."""
@@ -55,6 +61,14 @@ class Broker:
     seen_ms: int
     expiry_ms: int
     connection: int
+    since_ms: int
+    """When it took its place."""
+    remote: str
+    """The other end of the connection, for the log."""
+
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        return self.name, self.broker_id, self.address
 
     def is_living(self, now_ms: int) -> bool:
         """False if it was silent for longer than a broker that is up."""
@@ -132,6 +146,18 @@ class RouteTable:
         self, registration: Registration, now_ms: int, *, drop_missing_topics: bool = False
     ) -> Broker | None:
         """Adds or renews a broker. Returns its master if it is a replica and has one."""
+        steps = self.register_in_steps(registration, now_ms, drop_missing_topics=drop_missing_topics)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast(Broker | None, end.value)
+
+    def register_in_steps(
+        self, registration: Registration, now_ms: int, *, drop_missing_topics: bool = False
+    ) -> Generator[None, None, Broker | None]:
+        """Does the same in short steps, between which others may ask for routes. No other registration of the
+        same name may come in between."""
         self._check(registration, now_ms)
         self._leave_former_place(registration)
         replicas = self._replicas.setdefault(
@@ -152,29 +178,44 @@ class RouteTable:
             seen_ms=now_ms,
             expiry_ms=self._bounded_expiry_ms(registration.expiry_ms),
             connection=registration.connection,
+            since_ms=now_ms if known is None else known.since_ms,
+            remote=registration.remote,
         )
         if known is None:
-            _log.info("broker %s %d at %s is here", broker.name, broker.broker_id, broker.address)
+            _note(registration.remote, "broker %s %d at %s is here", *broker.identity)
         replicas.brokers[broker.broker_id] = broker
         if known is not None:
             self._remove_address(known)
         self._by_address[broker.address] = broker
         self._by_connection.setdefault(broker.connection, set()).add(broker.address)
-        self._take_topics(registration, replicas, known, drop_missing_topics)
+        for step in self._topics_to_take(registration, replicas, known, drop_missing_topics):
+            step()
+            yield
+            if self._by_address.get(broker.address) is not broker:
+                return None  # It has left meanwhile.
         return replicas.brokers.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
 
-    def unregister(self, cluster: str, address: str) -> bool:
-        """Removes a broker, and its topics if it was the last one of its name."""
+    def unregister(
+        self, cluster: str, address: str, now_ms: int = 0, *, connection: int | None = None
+    ) -> bool:
+        """Removes a broker, and its topics if it was the last one of its name. Raises Refused if it is up and
+        this connection is not its own."""
         broker = self._at(cluster, address)
         if broker is None:
             return False
+        if connection is not None and connection != broker.connection and broker.is_living(now_ms):
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"{address} is up; only the broker itself can unregister it"
+            )
         self._remove_address(broker)
         replicas = self._replicas[broker.name]
+        place = id_place(broker.name, broker.broker_id)
         if replicas.brokers.get(broker.broker_id) is broker:
             del replicas.brokers[broker.broker_id]
-        self._claims.forget(id_place(broker.name, broker.broker_id))
+            self._claims.left(place, address, broker.seen_ms - broker.since_ms)
+        self._claims.forget(place)
         self._claims.forget(address_place(address))
-        _log.info("broker %s %d at %s is gone", broker.name, broker.broker_id, broker.address)
+        _note(broker.remote, "broker %s %d at %s is gone", *broker.identity)
         if not replicas.brokers:
             del self._replicas[broker.name]
             self._claims.forget(cluster_place(broker.name))
@@ -207,8 +248,10 @@ class RouteTable:
             broker for broker in self._by_address.values() if now_ms - broker.seen_ms > broker.expiry_ms
         ]
         for broker in silent:
-            _log.warning(
-                "broker %s at %s was silent for %d ms", broker.name, broker.address, broker.expiry_ms
+            _warn(
+                broker.remote,
+                "broker %s at %s was silent for %d ms",
+                *(broker.name, broker.address, broker.expiry_ms),
             )
             self.unregister(broker.cluster, broker.address)
         return silent
@@ -217,6 +260,7 @@ class RouteTable:
         """Shifts the last sign of life of all brokers, after the clock jumped or this process stood still."""
         for broker in self._by_address.values():
             broker.seen_ms += by_ms
+            broker.since_ms += by_ms
         self._claims.shift_time(by_ms)
 
     def version_of(
@@ -228,6 +272,10 @@ class RouteTable:
         if broker is None or name not in (None, broker.name) or broker_id not in (None, broker.broker_id):
             return None
         return broker.version
+
+    def sweep(self) -> bool:
+        """Goes on with removing the topics of brokers that are gone; False if there are none left."""
+        return self._topics.sweep()
 
     # Topics
 
@@ -367,8 +415,12 @@ class RouteTable:
 
     def _check_cluster(self, new: Registration, cluster: str, others: list[Broker], now_ms: int) -> None:
         """Raises Refused if living brokers of this name are in another cluster."""
-        is_held = any(broker.is_living(now_ms) for broker in others)
-        if is_held and self._claims.refuse(cluster_place(new.name), new.cluster, cluster, new.remote, now_ms):
+        living = [broker for broker in others if broker.is_living(now_ms)]
+        if not living:
+            return
+        held_ms = now_ms - min(broker.since_ms for broker in living)
+        place = cluster_place(new.name)
+        if self._claims.refuse(place, new.cluster, cluster, new.remote, now_ms, held_ms):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"broker name {new.name} belongs to cluster {cluster}")
 
     def _check_address(self, new: Registration, now_ms: int) -> None:
@@ -381,7 +433,8 @@ class RouteTable:
             or not broker.is_living(now_ms)
         ):
             return
-        if self._claims.refuse(address_place(new.address), new.name, broker.name, new.remote, now_ms):
+        place, held_ms = address_place(new.address), now_ms - broker.since_ms
+        if self._claims.refuse(place, new.name, broker.name, new.remote, now_ms, held_ms):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 f"{new.address} is the address of the living broker {broker.name}",
@@ -401,7 +454,8 @@ class RouteTable:
             and not self._claims.is_contested(place, new.address)
         ):
             return
-        if self._claims.refuse(place, new.address, holder.address, new.remote, now_ms):
+        held_ms = now_ms - holder.since_ms
+        if self._claims.refuse(place, new.address, holder.address, new.remote, now_ms, held_ms):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 f"{holder.address} holds id {new.broker_id} of {new.name} with state version {held_epoch} "
@@ -435,17 +489,20 @@ class RouteTable:
         former = replicas.brokers.get(new.broker_id)
         if former is not None and former.address != new.address:
             self._remove_address(former)
-            self._claims.taken(id_place(new.name, new.broker_id), new.address, former.address, now_ms)
-            _log.warning(
+            place, held_ms = id_place(new.name, new.broker_id), now_ms - former.since_ms
+            self._claims.taken(place, new.address, former.address, now_ms, held_ms)
+            _warn(
+                new.remote,
                 "%s (from %s) is id %d of %s in place of %s",
                 *(new.address, new.remote, new.broker_id, new.name, former.address),
             )
         if new.broker_id != MASTER_ID:
             self._claims.withdraw(id_place(new.name, MASTER_ID), new.address)
 
-    def _take_topics(
+    def _topics_to_take(
         self, new: Registration, replicas: Replicas, known: Broker | None, drop_missing: bool
-    ) -> None:
+    ) -> Iterator[Callable[[], None]]:
+        """Steps that take the topics of a registration into the table."""
         lowest = min(replicas.brokers) == new.broker_id
         leads = new.broker_id == MASTER_ID
         if not leads and not (lowest and new.acting_master is not None):
@@ -454,13 +511,30 @@ class RouteTable:
             known is None or known.broker_id != new.broker_id or known.version != new.topics.data_version
         )
         topics = new.topics.topic_config_table
-        held = self._topics.on(new.name)
-        for topic, config in topics.items():
-            if changed or topic not in held:
-                self._topics.put(topic, _queue_data(new.name, config, writable=leads))
+
+        def put(some: Collection[tuple[str, TopicConfig]]) -> None:
+            held = self._topics.on(new.name)
+            for topic, config in some:
+                if changed or topic not in held:
+                    self._topics.put(topic, _queue_data(new.name, config, writable=leads))
+
+        def drop(some: Collection[str]) -> None:
+            held = self._topics.on(new.name)
+            for topic in some:
+                if topic in held:
+                    self._topics.drop(topic, new.name)
+
+        for named in _in_steps(topics.items()):
+            yield partial(put, named)
         if drop_missing and leads and changed:
-            for topic in [topic for topic in held if topic not in topics]:
-                self._topics.drop(topic, new.name)
+            for missing in _in_steps([topic for topic in self._topics.on(new.name) if topic not in topics]):
+                yield partial(drop, missing)
+
+
+def _in_steps(items: Collection[_T]) -> Iterator[list[_T]]:
+    rest = iter(items)
+    while some := list(islice(rest, STEP_TOPICS)):
+        yield some
 
 
 def keep_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
@@ -473,6 +547,14 @@ def keep_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
     left_out = {data.broker_name for data in route.broker_datas} - {data.broker_name for data in kept}
     queues = [data for data in route.queue_datas if data.broker_name not in left_out]
     return TopicRouteData(kept, route.filter_server_table, route.order_topic_conf, queues)
+
+
+def _note(remote: str, text: str, *arguments: object) -> None:
+    peer_log.write(_log, logging.INFO, remote, text, *arguments)
+
+
+def _warn(remote: str, text: str, *arguments: object) -> None:
+    peer_log.write(_log, logging.WARNING, remote, text, *arguments)
 
 
 def _queue_data(name: str, config: TopicConfig, *, writable: bool) -> QueueData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -10,6 +10,9 @@ from metaq.protocol.bodies import QueueData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.settings import NameServerSettings
+
+STEP_TOPICS = 1_000
+"""Topics that are added or dropped before others get their turn, in about a millisecond."""
 
 _NOTHING: Mapping[str, QueueData] = {}
 
@@ -23,24 +26,34 @@ class TopicTable:
         self._by_name: dict[str, dict[str, QueueData]] = {}
         self._flagged: dict[str, None] = {}
         """Topics that have a flag on some broker: few, because only units use flags."""
+        self._leftovers: list[tuple[str, dict[str, QueueData]]] = []
+        """Brokers that are gone, and their topics that have not been dropped yet."""
         self.entries = 0
         self._list_bytes = 0
 
     def of(self, topic: str) -> Mapping[str, QueueData]:
         """The queues of a topic by broker name; do not change them."""
-        return self._by_topic.get(topic, _NOTHING)
+        queues = self._by_topic.get(topic, _NOTHING)
+        if self._leftovers:
+            return {name: data for name, data in queues.items() if self.on(name).get(topic) is data}
+        return queues
 
     def on(self, name: str) -> Mapping[str, QueueData]:
         """The topics of a broker name; do not change them."""
         return self._by_name.get(name, _NOTHING)
 
-    def check_room(self, name: str, topics: Iterable[str]) -> None:
+    def check_room(self, name: str, topics: Collection[str]) -> None:
         """Raises Refused if this broker name, or all together, would have too many topics."""
         known = self.on(name)
+        limits = self._limits
+        if (
+            len(known) + len(topics) <= limits.nameserver_broker_topics_max
+            and self.entries + len(topics) <= limits.nameserver_topics_max
+        ):
+            return  # They need not be counted.
         added = sum(topic not in known for topic in topics)
         if not added:
             return
-        limits = self._limits
         for option, limit, held in (
             ("nameserver_broker_topics_max", limits.nameserver_broker_topics_max, len(known)),
             ("nameserver_topics_max", limits.nameserver_topics_max, self.entries),
@@ -64,21 +77,42 @@ class TopicTable:
             self._flagged[topic] = None
 
     def drop(self, topic: str, name: str) -> None:
-        queues = self._by_topic[topic]
-        del queues[name]
-        self.entries -= 1
+        self._drop_queues(topic, name)
         topics = self._by_name[name]
         del topics[topic]
         if not topics:
             del self._by_name[name]
+
+    def _drop_queues(self, topic: str, name: str) -> None:
+        queues = self._by_topic[topic]
+        del queues[name]
+        self.entries -= 1
         if not queues:
             del self._by_topic[topic]
             self._flagged.pop(topic, None)
             self._list_bytes -= listed_bytes(topic)
 
     def drop_all_on(self, name: str) -> None:
+        """Drops the topics of a broker. If they are many, they are only hidden: `sweep` drops them."""
+        if len(self.on(name)) > STEP_TOPICS:
+            self._leftovers.append((name, self._by_name.pop(name)))
+            return
         for topic in list(self.on(name)):
             self.drop(topic, name)
+
+    def sweep(self) -> bool:
+        """Drops some of the hidden topics; False if there are none left."""
+        for _ in range(STEP_TOPICS):
+            while self._leftovers and not self._leftovers[-1][1]:
+                self._leftovers.pop()
+            if not self._leftovers:
+                return False
+            name, topics = self._leftovers[-1]
+            topic, data = topics.popitem()
+            # A broker of this name may have come back with the topic.
+            if self._by_topic.get(topic, _NOTHING).get(name) is data:
+                self._drop_queues(topic, name)
+        return True
 
     def change_permissions(self, name: str, change: Callable[[int], int]) -> int:
         """Changes the permission of every topic of a broker name; returns how many there are."""

@@ -4,7 +4,8 @@ A pipeline is a class with the methods of `Pipeline`. `PIPELINES` registers it. 
 used, because each has its own dependencies. Each pipeline has a package: `binlog_sync`, `binlog_mirror`,
 `log_transport`, `log_lake`, `stream_sql`. The modules here are shared: `settings.py` reads TOML files,
 `spark_runtime.py` runs queries on Spark, `storage.py` lists files, `json_rows.py` parses JSON,
-`source_columns.py` names the columns of messages, `report_timer.py` and `send_errors.py` are small rules.
+`source_columns.py` names the columns of messages, `topic_lag.py` measures how far a query is behind,
+`report_timer.py`, `quiet_failures.py` and `send_errors.py` are small rules.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Entry:
     """The extra of the package that installs its dependencies."""
     has_copy: bool = False
     """Whether it is `Verifiable`."""
+    reads_again: bool = False
+    """Whether it is `Rereadable`."""
 
 
 PIPELINES: Final[Mapping[str, Entry]] = {
@@ -37,6 +40,7 @@ PIPELINES: Final[Mapping[str, Entry]] = {
         "Copies the tables of a MariaDB or MySQL server, and all their changes, into an ordered topic.",
         "metaq.pipelines.binlog_sync.pipeline:BinlogSync",
         "binlog",
+        reads_again=True,
     ),
     "binlog-mirror": Entry(
         "Applies the topic of binlog-sync to Delta tables or another database, which then equal the source.",
@@ -108,6 +112,10 @@ class TableVerification:
     keys: tuple[DifferingKey, ...] = ()
     more_keys: int = 0
     """The number of differing keys that `keys` omits."""
+    quarantined: int = 0
+    """The number of rows that the copy refuses."""
+    is_kept: bool = False
+    """Whether the source has dropped the table, and its copy is kept on purpose."""
     note: str = ""
     """Why it could not be compared row by row."""
 
@@ -115,7 +123,7 @@ class TableVerification:
     def is_same(self) -> bool:
         # A table that was dropped equals a copy without rows.
         is_gone = self.chunks > 0 and self.mirror_rows == 0
-        return not self.differing_chunks and (not self.note or is_gone)
+        return self.is_kept or (not self.differing_chunks and (not self.note or is_gone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,15 @@ class Verifiable(Protocol):
 
     def verify(self, limit: int, wait_s: float) -> Verification:
         """Lists at most `limit` keys for each table; compares differing rows again for up to `wait_s`."""
+
+
+@runtime_checkable
+class Rereadable(Protocol):
+    """A pipeline whose source can be read again on request."""
+
+    def reread(self, table: str, first: int | None, last: int | None, *, dry_run: bool) -> int:
+        """Asks the run, or the next one, to read a table again, or a range of its keys; returns how many rows
+        that is about. A dry run only counts. Raises MetaqError."""
 
 
 def load(name: str) -> type[Pipeline]:

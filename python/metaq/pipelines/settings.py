@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from metaq.config.kinds import Endpoints, Kind, Text
 from metaq.errors import ConfigError
+from metaq.position_words import current_word
 
 
 class _Required:
@@ -39,20 +40,15 @@ class Texts:
         return self.says
 
 
-_OLD_STARTS: Final = {"first": "earliest", "last": "latest"}
-
-
 @dataclass(frozen=True)
 class StartPosition:
     """The position of the first run, in the words of the client and the command line."""
 
     def parse(self, raw: object) -> object:
-        if raw in ("earliest", "latest"):
-            return raw
-        new = _OLD_STARTS.get(raw) if isinstance(raw, str) else None
-        raise ValueError(
-            f"must be {self.describe()}" + (f": {raw} is called {new} now" if new is not None else "")
-        )
+        word = current_word(raw) if isinstance(raw, str) else raw
+        if word in ("earliest", "latest"):
+            return word
+        raise ValueError(f"must be {self.describe()}")
 
     def describe(self) -> str:
         return "earliest or latest"

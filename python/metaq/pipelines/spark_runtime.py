@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -21,13 +22,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from metaq.config.kinds import Text
+from metaq.config.kinds import Flag, Text
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress, Report
 from metaq.pipelines.report_timer import ReportTimer
 from metaq.pipelines.settings import Key, Texts
 from metaq.spark.errors import OptionError
-from metaq.spark.session import is_here, register, session
+from metaq.spark.session import delta_tasks, is_here, register, session
 from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.lag import lags
 from metaq.spark.source.listener import GroupOffsets
@@ -37,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 _RAISED: Final = re.compile(r"[\w.]+(?:Error|Exception): ")
 """The begin of the last line of a Python traceback."""
+
+_CALLING: Final = "An error occurred while calling "
+"""The begin of an error of the bridge between Python and Java."""
 
 STARTS_MAX: Final = 10
 WORKER_LATE: Final = "Python worker failed to connect back"
@@ -48,6 +52,7 @@ SPARK: Final[Mapping[str, Key]] = {
     "jars": Key(Texts("a list of files that hold Delta Lake"), None),
     # These may include the keys of an object store.
     "config": Key(Texts('a list of NAME=VALUE, such as ["spark.executor.memory=2g"]'), (), is_secret=True),
+    "quiet": Key(Flag(), True),
 }
 """The section [spark] of a TOML file."""
 
@@ -64,6 +69,8 @@ class SparkConfig:
     master: str | None
     jars: tuple[str, ...] | None
     config: Mapping[str, str]
+    quiet: bool = True
+    """Whether to hide the lines in which Spark reports how it resolves packages."""
     packages: str | None = None
     """A package of Maven Central that is loaded instead of Delta Lake."""
 
@@ -78,6 +85,7 @@ def spark_config(path: Path, values: Mapping[str, Any]) -> SparkConfig:
         master=values["master"],
         jars=None if jars is None else tuple(located(path, jar) for jar in jars),
         config=dict(line.split("=", 1) for line in values["config"]),
+        quiet=values["quiet"],
     )
 
 
@@ -113,13 +121,15 @@ def _started_session(name: str, config: SparkConfig, warehouse: str) -> Iterator
     }
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
-    spark = session(
-        f"metaq {name}",
-        master=config.master,
-        delta=config.packages is None,
-        jars=config.jars,
-        config=settings,
-    )
+    with spark_errors():
+        spark = session(
+            f"metaq {name}",
+            master=config.master,
+            delta=config.packages is None,
+            jars=config.jars,
+            config=settings,
+            quiet=config.quiet,
+        )
     if is_main:
         # Spark has installed its own handler for Ctrl-C, which would raise in the middle of a batch.
         signal.signal(signal.SIGINT, before)
@@ -132,8 +142,7 @@ def _started_session(name: str, config: SparkConfig, warehouse: str) -> Iterator
 
 def _few_tasks() -> dict[str, str]:
     """Returns settings for one machine, where Spark's 200 tasks and Delta's 50 are too many."""
-    cores = str(os.cpu_count() or 2)
-    return {"spark.sql.shuffle.partitions": cores, "spark.databricks.delta.snapshotPartitions": cores}
+    return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 2), **delta_tasks()}
 
 
 @contextmanager
@@ -141,12 +150,17 @@ def spark_errors() -> Iterator[None]:
     """Turns errors of Spark into CommandError, without the Java stack trace."""
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise CommandError(_first_lines(str(error))) from error
 
 
 def _first_lines(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
+    if lines and lines[0].startswith(_CALLING):
+        # The session itself could not be created. The exception follows, and then its Java stack.
+        return next(
+            (line.removeprefix(": ").strip() for line in lines[1:] if line.startswith(": ")), lines[0]
+        )
     # Our own errors come back through Java with a traceback, whose last line is the error.
     ours = [line for line in lines if line.startswith("metaq.")]
     if ours:
@@ -199,19 +213,24 @@ def columns_text(schema: StructType) -> str:
     return schema.simpleString().removeprefix("struct<").removesuffix(">")
 
 
+LagUpdate = Callable[[StreamingQuery, Progress], None]
+
+
 def run_query(
     start: Callable[[], StreamingQuery],
     update: Callable[[Progress], None],
     report: Report,
     stop: threading.Event,
+    update_lag: LagUpdate | None = None,
 ) -> Progress:
     """Runs a query until it ends or `stop` is set; raises CommandError.
 
-    `update` fills in the progress. `start` may be called again: the query continues from its checkpoint.
+    `update` fills in the progress, `update_lag` its lag; without it the lag is the one that Spark reports at
+    the end of each batch. `start` may be called again: the query continues from its checkpoint.
     """
     for left in reversed(range(STARTS_MAX)):
         try:
-            return _follow(start(), update, report, stop)
+            return _follow(start(), update, report, stop, update_lag or _update_lag)
         except CommandError as error:
             # Spark gives the Python worker of a source ten seconds to start, too few on a busy machine.
             if WORKER_LATE not in str(error) or not left or stop.is_set():
@@ -221,7 +240,11 @@ def run_query(
 
 
 def _follow(
-    query: StreamingQuery, update: Callable[[Progress], None], report: Report, stop: threading.Event
+    query: StreamingQuery,
+    update: Callable[[Progress], None],
+    report: Report,
+    stop: threading.Event,
+    update_lag: LagUpdate,
 ) -> Progress:
     progress = Progress(phase="running")
     timer = ReportTimer()
@@ -231,7 +254,7 @@ def _follow(
             continue
         update(progress)
         progress.rows_per_second = timer.rows_per_second(progress.rows)
-        _update_lag(query, progress)
+        update_lag(query, progress)
         report(replace(progress))
     with spark_errors():
         if query.isActive:
@@ -239,7 +262,7 @@ def _follow(
         else:
             query.awaitTermination()
     update(progress)
-    _update_lag(query, progress)
+    update_lag(query, progress)
     progress.phase = "stopped"
     report(replace(progress))
     return progress

@@ -1,4 +1,4 @@
-"""Looks at files through Hadoop, on any file system that Spark can reach."""
+"""Looks at files, and deletes them, through Hadoop, on any file system that Spark can reach."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ def directories(spark: SparkSession, path: str) -> list[str]:
     if not system.exists(hadoop_path):
         return []
     return [status.getPath().getName() for status in system.listStatus(hadoop_path) if status.isDirectory()]
+
+
+def delete(spark: SparkSession, path: str, aside: str) -> None:
+    """Moves a directory, which need not exist, to another place, and deletes it there."""
+    hadoop_path, system = _open(spark, path)
+    moved, _ = _open(spark, aside)
+    if system.exists(hadoop_path):
+        system.mkdirs(moved.getParent())
+        system.rename(hadoop_path, moved)
+        system.delete(moved, True)
 
 
 def text(spark: SparkSession, path: str) -> str:

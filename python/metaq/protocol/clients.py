@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from metaq.protocol.command import Command, Fields, Int32, Int64
+from metaq.settings import MIB
 
 
 class HeartbeatTaken(Fields):
@@ -12,7 +13,9 @@ class HeartbeatTaken(Fields):
     is_sub_change: bool = msgspec.field(default=True, name="IS_SUB_CHANGE")
 
 
-class HeartBeat(Command, code=34, permission="read", resources="body", reply=HeartbeatTaken):
+class HeartBeat(
+    Command, code=34, permission="read", resources="body", reply=HeartbeatTaken, body_bytes_max=MIB
+):
     """Body: HeartbeatData."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from metaq.protocol.command import Command, Fields, Int32, Int64
+from metaq.settings import MIB
 
 
 class BrokerRegistered(Fields):
@@ -13,7 +14,13 @@ class BrokerRegistered(Fields):
 
 
 class RegisterBroker(
-    Command, code=103, permission="cluster", resources={}, to="nameserver", reply=BrokerRegistered
+    Command,
+    code=103,
+    permission="cluster",
+    resources={},
+    to="nameserver",
+    reply=BrokerRegistered,
+    body_bytes_max=16 * MIB,
 ):
     """Body: RegisterBrokerBody, plain or compressed; body of the answer: KVTable of the ordered topics."""
 

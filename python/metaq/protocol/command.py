@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import msgspec
 
 from metaq.protocol.errors import ProtocolError
+from metaq.settings import KIB
 
 Permission = Literal["none", "describe", "read", "write", "admin", "cluster"]
 """The right that a caller needs on the named resources.
@@ -51,6 +52,7 @@ class FieldsMeta(msgspec.StructMeta):
         to: Peer | None = None,
         hot: bool | None = None,
         reply: type[Fields] | None = None,
+        body_bytes_max: int | None = None,
         **options: Any,
     ) -> FieldsMeta:
         cls = super().__new__(mcls, name, bases, namespace, **options)
@@ -61,6 +63,7 @@ class FieldsMeta(msgspec.StructMeta):
             "to": to,
             "hot": hot,
             "reply": reply,
+            "body_bytes_max": body_bytes_max,
         }
         for attribute, value in own.items():
             if value is not None:
@@ -112,6 +115,9 @@ class Command(Fields):
     """Whether the data plane answers it. Python then sees only requests that the policy does not cover."""
     reply: ClassVar[type[Fields] | None] = None
     """The header of its answer, if it has one."""
+    body_bytes_max: ClassVar[int] = 512 * KIB
+    """A longer body is refused unread. Its handler reads it on the event loop, in a few milliseconds at most;
+    commands whose bodies may be longer are read elsewhere, or not at all."""
 
 
 def commands(base: type[Command] = Command) -> Iterator[type[Command]]:

@@ -122,6 +122,7 @@ class Handlers:
             if found is None:
                 raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, never.remark(request.code))
             command, handler = found
+            _check_body(command, request)
             outcome = handler(command.parse(request.fields), request)
         except Exception as error:
             _respond(request, _answer_to(error, request))
@@ -148,6 +149,17 @@ class Unavailable(Handlers):
 
     def begin(self, request: Request) -> None:
         _respond(request, self._refusal)
+
+
+def _check_body(command: type[Command], request: Request) -> None:
+    if command.hot:
+        return  # The data plane reads the body, in which it knows its limits.
+    size, limit = len(request.body), command.body_bytes_max
+    if size > limit:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"the body of this request ({command.__name__}) has {size} bytes, the limit is {limit}",
+        )
 
 
 async def _finish(request: Request, outcome: Awaitable[Outcome]) -> None:

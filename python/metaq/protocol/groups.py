@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from metaq.protocol.command import Command, Fields, Int32
+from metaq.settings import MIB
 
 
 class UpdateAndCreateSubscriptionGroup(Command, code=200, permission="admin", resources="body"):
     """Body: SubscriptionGroupConfig."""
 
 
-class UpdateAndCreateSubscriptionGroupList(Command, code=225, permission="admin", resources="body"):
+class UpdateAndCreateSubscriptionGroupList(
+    Command, code=225, permission="admin", resources="body", body_bytes_max=MIB
+):
     """Body: SubscriptionGroupList."""
 
 

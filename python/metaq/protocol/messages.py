@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from metaq.protocol.command import Command, Fields, Int32, Int64
+from metaq.settings import MIB
 
 PULL_SUSPENDS: Final = 2
 """Bit of a pull's `sys_flag`: the broker may hold the pull until a message arrives."""
@@ -68,11 +69,11 @@ class SendBatchMessage(SendMessageV2, code=320, hot=True, reply=Sent):
     """Body: client batch records, one after the other; `msgId` of the answer is a comma-separated list."""
 
 
-class SendReplyMessage(SendMessage, code=324, reply=Sent, hot=False):
+class SendReplyMessage(SendMessage, code=324, reply=Sent, hot=False, body_bytes_max=16 * MIB):
     """The answer to a request; goes to the producer that property REPLY_TO_CLIENT names."""
 
 
-class SendReplyMessageV2(SendMessageV2, code=325, reply=Sent, hot=False):
+class SendReplyMessageV2(SendMessageV2, code=325, reply=Sent, hot=False, body_bytes_max=16 * MIB):
     """The same command with one-letter names."""
 
 
@@ -113,7 +114,13 @@ class LitePullMessage(PullMessage, code=361, hot=True, reply=Pulled):
     """A pull of a lite pull consumer from 5.0 on."""
 
 
-class ConsumerSendMsgBack(Command, code=36, permission="read", resources={"group": "group"}):
+class TakenBack(Fields):
+    """Header of the answer to a message that a consumer returns. Apache's brokers send no fields."""
+
+    is_dead_letter: bool = False
+
+
+class ConsumerSendMsgBack(Command, code=36, permission="read", resources={"group": "group"}, reply=TakenBack):
     """Give this message to the group again later, or to its dead-letter topic."""
 
     physical_offset: Int64 = msgspec.field(name="offset")
@@ -123,6 +130,9 @@ class ConsumerSendMsgBack(Command, code=36, permission="read", resources={"group
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
+    failure_reason: str | None = None
+    """Why the consumer failed on it; only MetaQ's clients send this and the next field."""
+    failure_type: str | None = None
 
 
 class EndTransaction(Command, code=37, permission="write", resources={"topic": "topic"}, hot=True):

@@ -129,6 +129,10 @@ def is_client_usable(group: str) -> bool:
     return group not in BROKER_GROUPS
 
 
+def is_system_topic(topic: str) -> bool:
+    return topic == TRACE_TOPIC or not is_client_writable(topic)
+
+
 def is_system_group(group: str) -> bool:
     return group.startswith(SYSTEM_GROUP_PREFIX)
 

@@ -6,6 +6,10 @@ import msgspec
 
 from metaq.protocol.command import Command, Fields, Int32, Int64
 
+PREVIOUSLY_RESET = "Offset has been previously reset"
+"""The remark if a reset of the group is open: on an UpdateConsumerOffset that was ignored, and, by MetaQ's
+brokers, on the answer to a QueryConsumerOffset, whose offset is the target of the reset."""
+
 
 class QueueOffset(Fields):
     queue_offset: Int64 = msgspec.field(name="offset")

@@ -28,6 +28,12 @@ ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 """The topic of a dead letter before its first failure."""
 DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+DEAD_LETTER_REASON: Final = "DLQ_REASON"
+"""Why a consumer has given the message up, in its own words. MetaQ's brokers store it."""
+DEAD_LETTER_ERROR: Final = "DLQ_ERROR_TYPE"
+"""The class of the exception."""
+RESENT_LETTER: Final = "DLQ_RESENT_ID"
+"""The offset id of the dead letter that a message was sent again from."""
 DELAY_LEVEL: Final = "DELAY"
 RECONSUME_TIMES_MAX: Final = "MAX_RECONSUME_TIMES"
 CONSUME_STARTED_MS: Final = "CONSUME_START_TIME"
@@ -96,6 +102,9 @@ SYSTEM_NAMES: Final = frozenset(
         "__CRC32#",
         DEAD_LETTER_TOPIC,
         DEAD_LETTER_MESSAGE_ID,
+        DEAD_LETTER_REASON,
+        DEAD_LETTER_ERROR,
+        RESENT_LETTER,
         PRIORITY,
         "__LITE_TOPIC",
         "ORIGIN_GROUP",

@@ -54,7 +54,8 @@ class Pump:
         self._handlers = handlers
         self._on_closed = on_closed
         self._slots = Slots(tasks_max, tasks_per_connection_max, listener.pause)
-        self._questions = Questions(questions or QuestionLimits())
+        self._question_limits = questions or QuestionLimits()
+        self._questions = Questions(self._question_limits)
         self._tasks: dict[asyncio.Future[Any], int] = {}
         """The requests under way, with their connections."""
         self._set_aside: dict[int, set[asyncio.Future[Any]]] = {}
@@ -104,6 +105,7 @@ class Pump:
 
     async def _invoke(self, connection: int, command: Command, body: bytes, timeout: float) -> Reply:
         loop = asyncio.get_running_loop()
+        self._question_limits.check_client(len(self._waiting.get(connection, ())))
         try:
             opaque = self._listener.invoke(connection, command.code, fields=command.to_fields(), body=body)
         except ConnectionGone as error:

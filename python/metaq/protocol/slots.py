@@ -57,6 +57,17 @@ class QuestionLimits:
     bytes_max: int = 64 * MIB
     per_connection_max: int = 256
     bytes_per_connection_max: int = 16 * MIB
+    per_client_max: int = 2_000
+    """To one client, whoever asks."""
+
+    def check_client(self, waiting: int) -> None:
+        """Raises Refused if that many questions to one client are too many for one more."""
+        if waiting >= self.per_client_max:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD] {waiting} requests wait for the answer of this client already, the limit is "
+                "questions_per_client_max: try again later",
+            )
 
 
 class Questions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metaq.protocol.command import Command, Fields, Int32
+from metaq.settings import MIB
 
 
 class UpdateAndCreateTopic(Command, code=17, permission="admin", resources={"topic": "topic"}):
@@ -21,7 +22,9 @@ class UpdateAndCreateTopic(Command, code=17, permission="admin", resources={"top
     force: bool = False
 
 
-class UpdateAndCreateTopicList(Command, code=18, permission="admin", resources="body"):
+class UpdateAndCreateTopicList(
+    Command, code=18, permission="admin", resources="body", body_bytes_max=4 * MIB
+):
     """Body: TopicConfigList."""
 
 

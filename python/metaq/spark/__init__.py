@@ -30,10 +30,12 @@ __all__ = ["GroupOffsets", "Lag", "archive", "lags", "register", "session"]
 stderr_logging.attach()
 
 
-def __getattr__(name: str) -> object:
-    # It needs pyspark, which not every user of this package has.
-    if name == "GroupOffsets":
-        from metaq.spark.source.listener import GroupOffsets
+if not TYPE_CHECKING:  # With it, type checkers would accept every misspelt name.
 
-        return GroupOffsets
-    raise AttributeError(f"module 'metaq.spark' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        # It needs pyspark, which not every user of this package has.
+        if name == "GroupOffsets":
+            from metaq.spark.source.listener import GroupOffsets
+
+            return GroupOffsets
+        raise AttributeError(f"module 'metaq.spark' has no attribute {name!r}")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from metaq.spark.launch import start_jvm
 from metaq.spark.shipping import is_shipped, shipped
 
 if TYPE_CHECKING:
@@ -39,12 +40,14 @@ def session(
     jars: Iterable[str | Path] | None = None,
     config: Mapping[str, str] | None = None,
     ship: bool | None = None,
+    quiet: bool = True,
 ) -> SparkSession:
     """Returns the session of this process, or a new one, with `format("metaq")` registered.
 
     Spark fetches Delta Lake's jars from Maven Central and caches them, unless `jars` names files or `delta`
     is False. Without `master` it uses the one of spark-submit, or all cores of this machine. `config` is
-    applied last and wins.
+    applied last and wins. While Spark starts, `quiet` hides the lines in which it reports how it resolves
+    packages. Raises SparkError, for example if there is no Java.
 
     Executors of a cluster get MetaQ from this process (see `metaq.spark.archive`), unless `ship` is False. On
     this machine they run this Python, unless PYSPARK_PYTHON names another.
@@ -57,6 +60,8 @@ def session(
     if master is not None:
         builder = builder.master(master)
     settings = {**_OURS, **(_DELTA if delta else {})}
+    if is_first and delta and is_here(master):
+        settings |= delta_tasks()
     named = None if jars is None else ",".join(str(jar) for jar in jars)
     if named:
         settings["spark.jars"] = named
@@ -74,9 +79,17 @@ def session(
         settings = shipped(settings, directory)
     for name, value in settings.items():
         builder = builder.config(name, value)
+    if is_first:
+        named_master = {} if master is None else {"spark.master": master}
+        start_jvm({"spark.app.name": app_name, **named_master, **settings}, quiet=quiet)
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def delta_tasks() -> dict[str, str]:
+    """Returns how many tasks read the log of a Delta table on one machine. Delta's own default is 50."""
+    return {"spark.databricks.delta.snapshotPartitions": str(os.cpu_count() or 2)}
 
 
 def is_here(master: str | None) -> bool:

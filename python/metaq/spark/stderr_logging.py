@@ -7,33 +7,11 @@ effect there. Their stderr is shown, though: in the driver's own, and in the `st
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Final
 
+from metaq.client.stderr_fallback import StderrFallback
+
 PACKAGE: Final = "metaq.spark"
-
-
-class StderrFallback(logging.Handler):
-    """Writes records to stderr that no other handler gets. It checks every time, because logging may be set
-    up later."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._has_handler(record.name):
-            return
-        try:
-            # sys.stderr is read now: the stream that it was at import may be closed.
-            print(self.format(record), file=sys.stderr, flush=True)
-        except Exception:
-            self.handleError(record)
-
-    def _has_handler(self, name: str) -> bool:
-        logger: logging.Logger | None = logging.getLogger(name)
-        while logger is not None:
-            for handler in logger.handlers:
-                if not isinstance(handler, StderrFallback | logging.NullHandler):
-                    return True
-            logger = logger.parent if logger.propagate else None
-        return False
 
 
 def attach() -> None:

@@ -35,13 +35,15 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    # pytest imports this package in every run on a machine with MetaQ, so the broker is loaded on first use.
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # With it, type checkers would accept every misspelt name.
 
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    def __getattr__(name: str) -> object:
+        # pytest imports this package in every run on a machine with MetaQ, so the broker is loaded late.
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

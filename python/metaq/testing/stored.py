@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -29,10 +30,22 @@ class StoredMessage:
     tag: str | None
     keys: tuple[str, ...]
     properties: dict[str, str]
-    retries: int
-    """How often it was delivered again."""
-    stored_at: datetime
+    reconsume_times: int
+    """How often its consumer group has failed to process it."""
+    stored_time: datetime
     """When it was stored, by the broker's clock."""
+
+    @property
+    def retries(self) -> int:
+        """Use `reconsume_times`, as with `metaq.Message`."""
+        _warn("retries", "reconsume_times")
+        return self.reconsume_times
+
+    @property
+    def stored_at(self) -> datetime:
+        """Use `stored_time`: with `metaq.Message`, `stored_at` is a number of milliseconds."""
+        _warn("stored_at", "stored_time")
+        return self.stored_time
 
     @classmethod
     def of(cls, record: Record) -> StoredMessage:
@@ -48,9 +61,13 @@ class StoredMessage:
             tag=properties.get(TAGS),
             keys=tuple(properties.get(KEYS, "").split()),
             properties=properties,
-            retries=record.reconsume_times,
-            stored_at=moment(record.store_timestamp_ms),
+            reconsume_times=record.reconsume_times,
+            stored_time=moment(record.store_timestamp_ms),
         )
+
+
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"StoredMessage.{old} is called {new} now", DeprecationWarning, stacklevel=3)
 
 
 def moment(ms: int) -> datetime:

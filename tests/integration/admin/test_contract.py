@@ -314,13 +314,17 @@ def test_dead_letters_are_listed_and_sent_again(cluster: Served, admin: Admin) -
     letters = list(admin.dead_letters.list(group))
     assert sorted(letter.message.body for letter in letters) == [b"m0", b"m1", b"m2"]
     assert {letter.origin_topic for letter in letters} == {topic}
+    others = [letter.message.id for letter in letters[1:]]
     one = admin.dead_letters.resend_one(group, letters[0].message.offset_id)
     assert one.message.body == letters[0].message.body
-    assert len(list(admin.dead_letters.list(group))) == 3, "one alone says nothing about the others"
-    assert len(list(admin.dead_letters.resend(group, rate=1000))) == 3
+    # The copy is found by the key index, which follows the log.
+    wait_until(lambda: [letter.message.id for letter in admin.dead_letters.list(group)] == others)
+    assert len(list(admin.dead_letters.resend(group, rate=1000))) == 2
     assert list(admin.dead_letters.list(group)) == []
     assert len(list(admin.dead_letters.list(group, resent=True))) == 3
-    assert len(stored_all(cluster.nameserver, f"%RETRY%{group}", 4)) == 4
+    assert len(stored_all(cluster.nameserver, f"%RETRY%{group}", 3)) == 3
+    is_stored = cluster.kind == "metaq"
+    assert {letter.error_type for letter in letters} == {"Reject" if is_stored else None}
     for wrong in ("nonsense", "0" * 32):
         with pytest.raises(NoSuchMessage, match="metaq dlq list"):
             admin.dead_letters.resend_one(group, wrong)

@@ -222,7 +222,9 @@ def test_iteration_settles_by_process_and_by_going_on(face: Face, served: Served
     run(scenario)
 
 
-def test_rejected_messages_are_dead_letters_in_a_loop_and_in_a_handler(face: Face, served: Served) -> None:
+def test_rejected_messages_are_dead_letters_in_a_loop_and_in_a_handler(
+    face: Face, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     """It does not wait for retries, so it runs on any broker."""
 
     def reject() -> None:
@@ -254,6 +256,9 @@ def test_rejected_messages_are_dead_letters_in_a_loop_and_in_a_handler(face: Fac
             for group in (loops, handlers):
                 assert await dead_letters(face, client, group) == ["rejected"]
             await until(lambda: sorted(handled) == ["left", "passed", "processed"])
+        # Every dead letter is logged with its reason. MetaQ's brokers also store it.
+        logged = [each.getMessage() for each in caplog.records if "is a dead letter" in each.getMessage()]
+        assert len(logged) == 2 and all("Reject: never" in text for text in logged)
 
     run(scenario)
 

@@ -16,7 +16,9 @@ from tests.support.waiting import run, until
 
 @pytest.mark.parametrize("retries_max", [0, 2])
 @pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
-def test_after_its_last_try_a_message_is_a_dead_letter(face: Face, ordered: bool, retries_max: int) -> None:
+def test_after_its_last_try_a_message_is_a_dead_letter(
+    face: Face, ordered: bool, retries_max: int, caplog: pytest.LogCaptureFixture
+) -> None:
     tries: list[int] = []
     fine: list[bytes] = []
 
@@ -42,6 +44,10 @@ def test_after_its_last_try_a_message_is_a_dead_letter(face: Face, ordered: bool
         assert tries == list(range(retries_max + 1))
         (letter,) = await asyncio.to_thread(server.dead_letters, "billing")
         assert letter.body == b"hopeless"
+        assert letter.properties["DLQ_REASON"] == "as ever"
+        assert letter.properties["DLQ_ERROR_TYPE"] == "RuntimeError"
+        logged = [each.getMessage() for each in caplog.records if "is a dead letter" in each.getMessage()]
+        assert len(logged) == 1 and logged[0].endswith("RuntimeError: as ever")
 
     with LocalMetaq(frozen=True) as server:
         server.create_topic("bills", queues=1)

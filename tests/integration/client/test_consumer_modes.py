@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from metaq.client.consumer.group import group_member
-from metaq.errors import CommandError
+from metaq.errors import UnusableFile
 from metaq.protocol.bodies import ConsumeMessageDirectlyResult
 from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus
+from metaq.protocol.errors import Refused
 from metaq.protocol.offsets import QueryConsumerOffset, ResetConsumerOffset
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, dead_letters, name, poll_all
@@ -32,30 +33,37 @@ def noting(bodies: list[str]) -> Callable[[Any], None]:
     return lambda message: bodies.append(message.body.decode())
 
 
-def test_broadcast_reaches_everybody_and_goes_on_from_its_file(
-    face: Face, served: Served, tmp_path: Path
-) -> None:
+def test_broadcast_reaches_everybody_and_goes_on_from_its_file(face: Face, served: Served) -> None:
     async def scenario() -> None:
         topic, group = name(face, "broadcast"), name(face, "broadcast-group")
         await create_topic(served.broker, topic, queues=2)
         await send(served.broker, topic, "1", "2", queue_id=1)
-        seen: dict[str, list[str]] = {"a": [], "b": []}
+        seen: dict[str, list[str]] = {"a": [], "b": [], "forgetful": []}
 
         async def declare(client: Any, who: str) -> None:
             declared = client.consumer(
-                topic, group=group, mode="broadcast", start="earliest", offsets_file=tmp_path / f"{who}.json"
+                topic,
+                group=group,
+                mode="broadcast",
+                start="earliest",
+                offsets="memory" if who == "forgetful" else "file",
             )
-            await face.call(declared, face.handler(noting(seen[who])))
+            consumer = await face.call(declared, face.handler(noting(seen[who])))
+            await face.call(consumer.start)
 
-        async with connected(face, served) as a, connected(face, served) as b:
+        # With the default file, each consumer on the machine has one of its own.
+        async with connected(face, served) as a, connected(face, served) as b, connected(face, served) as c:
             await declare(a, "a")
             await declare(b, "b")
-            await until(lambda: sorted(seen["a"]) == sorted(seen["b"]) == ["1", "2"])
+            await declare(c, "forgetful")
+            await until(lambda: all(sorted(bodies) == ["1", "2"] for bodies in seen.values()))
         await send(served.broker, topic, "3")
-        async with connected(face, served) as a:
+        async with connected(face, served) as a, connected(face, served) as b:
             await declare(a, "a")
-            await until(lambda: len(seen["a"]) == 3)
+            await declare(b, "forgetful")
+            await until(lambda: len(seen["a"]) == 3 and len(seen["forgetful"]) == 5)
         assert (sorted(seen["a"][:2]), seen["a"][2:]) == (["1", "2"], ["3"])
+        assert sorted(seen["forgetful"][2:]) == ["1", "2", "3"]
 
     run(scenario)
 
@@ -79,6 +87,8 @@ def test_batches_and_filters(face: Face, served: Served) -> None:
             )
             by_sql = client.consumer(topic, group=name(face, "by-sql"), sql="n > 9", start="earliest")
             await face.call(by_sql, face.handler(noting(chosen)))
+            with pytest.raises(Refused, match=r"the filter 'n >' on .* was refused"):
+                await face.call(client.subscribe(topic, group=name(face, "bad-sql"), sql="n >").start)
             await until(lambda: sum(map(len, batches)) == 6 and len(chosen) == 2)
         assert [body for batch in batches for body in batch] == ["0", "2", "4", "6", "8", "10"]
         assert 1 < max(map(len, batches)) <= 4
@@ -323,7 +333,7 @@ def test_a_consumer_that_cannot_start_leaves_its_group_free(
             declare = client.consumer(
                 topic, group=group, mode="broadcast", start="earliest", offsets_file=broken
             )
-            with pytest.raises(CommandError, match="cannot be read"):
+            with pytest.raises(UnusableFile, match="cannot be read"):
                 consumer = await face.call(declare, face.handler(noting(bodies)))
                 await face.call(consumer.start)
             broken.unlink()

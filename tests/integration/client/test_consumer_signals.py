@@ -63,8 +63,13 @@ AIO_PLAIN = AIO.replace("async def handle", "def handle").replace("await asyncio
 FOR_EVER_S = 3600
 
 
-def ended_by_sigterm(program: str, topic: str, served: Served, home: Path) -> tuple[list[str], int]:
-    """Returns what the program printed and the committed offset, once the group is empty."""
+def ended_by_sigterm(
+    program: str, topic: str, served: Served, home: Path, *, hurried: bool = False
+) -> tuple[list[str], int]:
+    """Returns what the program printed and the committed offset, once the group is empty.
+
+    If `hurried`, a second signal follows as soon as the first has stopped the consumer.
+    """
 
     async def scenario() -> None:
         await create_topic(served.broker, topic, queues=1)
@@ -75,6 +80,9 @@ def ended_by_sigterm(program: str, topic: str, served: Served, home: Path) -> tu
         try:
             await asyncio.to_thread(child.wait_for, lambda log: "begun first" in log or None, 60, "a message")
             child.process.send_signal(signal.SIGTERM)
+            if hurried:
+                await asyncio.to_thread(child.wait_for, lambda log: "closing" in log or None, 60, "the close")
+                child.process.send_signal(signal.SIGINT)
             assert await asyncio.to_thread(child.process.wait, 60) == 0, child.tail()
         finally:
             child.kill()
@@ -116,6 +124,28 @@ def test_sigterm_waits_for_no_handler_that_is_stuck(
     program = program.format(longer=FOR_EVER_S, timeout=0.5)
     printed, offset = ended_by_sigterm(program, f"stuck-{face}", served, tmp_path)
     assert printed == ["begun first", "closed"]
+    assert offset == 0, "the message comes again, to another member"
+
+
+# Tells when the close has begun to wait for handlers.
+TELLS = """
+from metaq.client.consumer.group.group_member import GroupMember
+stop_taking = GroupMember.stop_taking
+async def told(member):
+    await stop_taking(member)
+    print("closing", flush=True)
+GroupMember.stop_taking = told
+"""
+
+
+@pytest.mark.parametrize(("face", "program"), [("sync", SYNC), ("aio", AIO)], ids=["sync", "aio"])
+def test_a_second_signal_ends_the_wait_for_a_handler(
+    face: str, program: str, served: Served, tmp_path: Path
+) -> None:
+    program = TELLS + program.format(longer=FOR_EVER_S, timeout=FOR_EVER_S)
+    printed, offset = ended_by_sigterm(program, f"hurried-{face}", served, tmp_path, hurried=True)
+    assert printed[:2] == ["begun first", "closing"]
+    assert printed[-1] == "closed"
     assert offset == 0, "the message comes again, to another member"
 
 

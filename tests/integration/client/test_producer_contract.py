@@ -236,14 +236,16 @@ def test_delayed_messages_come_later_unless_they_are_recalled(
     begun = datetime.now(UTC)
     producer.send(topic, b"at", deliver_at=begun + timedelta(seconds=2))
     producer.send(topic, b"after", delay=timedelta(seconds=2))
+    producer.send(topic, b"level", delay_level=1)
     # It is due after the recalled one, which would have been delivered by then.
     producer.send(topic, b"last", delay=6)
     wait_until(lambda: b"last" in bodies(stored(nameserver, topic)))
     messages = {message.body: message for message in stored(nameserver, topic)}
-    assert messages.keys() == {b"now", b"at", b"after", b"last"}
+    assert messages.keys() == {b"now", b"at", b"after", b"level", b"last"}
     for body in (b"at", b"after"):
         # Apache rounds delivery times down to seconds.
         assert messages[body].stored_at >= begun.timestamp() * 1000 + 1_000
+    assert messages[b"level"].stored_at >= begun.timestamp() * 1000 + 900, "level 1 is one second"
 
 
 def test_a_transaction_counts_when_its_block_ends(producer: Any, topic: str, nameserver: str) -> None:
@@ -284,7 +286,7 @@ def test_a_request_is_answered(make: Callable[..., Any], nameserver: str, produc
     finally:
         replying.join()
     with pytest.raises(NoReply):
-        producer.request(topic, b"anybody?", timeout=0.3)
+        producer.request(topic, b"anybody?", timeout=2)
 
 
 @pytest.mark.parametrize(
@@ -302,6 +304,8 @@ def test_a_request_is_answered(make: Callable[..., Any], nameserver: str, produc
         (("t", b"x"), {"tag": "a||b"}, "separates tags"),
         (("t", b"x"), {"delay": -1}, "delay"),
         (("t", b"x"), {"delay": 1, "deliver_at": datetime.now()}, "exclude each other"),
+        (("t", b"x"), {"delay": 1, "delay_level": 1}, "exclude each other"),
+        (("t", b"x"), {"delay_level": 0}, "at least 1"),
         (("t", b"x"), {"priority": "high"}, "priority"),
         (("t", b"x"), {"timeout": 0}, "seconds"),
         (("t", b"x"), {"queue": 3}, "not a queue"),

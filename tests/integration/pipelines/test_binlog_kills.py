@@ -55,6 +55,20 @@ class Preparer:
                     cursor.execute(f"XA PREPARE {self._xid}")
                     self._is_open = True
 
+    def change_without_a_trace(self) -> None:
+        """Deletes parents, whose children go by a foreign key, and rows of a table without a primary key."""
+        chance = self._chance
+        if self._is_open or chance.random() < 0.7:
+            return
+        with self._connection.cursor() as cursor:
+            key = chance.randrange(40)
+            cursor.execute("REPLACE INTO parents VALUES (%s)", (key,))
+            cursor.execute("REPLACE INTO children VALUES (%s, %s), (%s, %s)", (key, key, key + 100, key))
+            cursor.execute("INSERT INTO bag VALUES (%s, 'x'), (%s, 'x')", (key, key))
+            key = chance.randrange(40)
+            cursor.execute("DELETE FROM parents WHERE id = %s", (key,))
+            cursor.execute("DELETE FROM bag WHERE id = %s LIMIT 1", (key,))
+
     def end(self, cursor: Any) -> None:
         cursor.execute(f"XA {'COMMIT' if self._chance.random() < 0.8 else 'ROLLBACK'} {self._xid}")
         self._is_open = False
@@ -97,6 +111,7 @@ class Writer(threading.Thread):
                 self.transactions += 1
                 if self._preparer is not None:
                     self._preparer.go_on()
+                    self._preparer.change_without_a_trace()
                 time.sleep(self._chance.random() * self._pause_s_max)
         except Exception as error:
             self.failure = error
@@ -166,10 +181,15 @@ def test_killed_at_random_moments(server: Database, database: str, password: str
         cursor.execute("CREATE TABLE numbers (id INT PRIMARY KEY, amount DOUBLE, note VARCHAR(200))")
         cursor.execute("CREATE TABLE texts (name VARCHAR(20), part INT, v INT, PRIMARY KEY (name, part))")
         cursor.execute("CREATE TABLE prepared (id INT PRIMARY KEY, v DOUBLE)")
+        cursor.execute("CREATE TABLE parents (id INT PRIMARY KEY)")
+        action = "FOREIGN KEY (parent) REFERENCES parents (id) ON DELETE CASCADE"
+        cursor.execute(f"CREATE TABLE children (id INT PRIMARY KEY, parent INT, {action})")
+        cursor.execute("CREATE TABLE bag (id INT, v VARCHAR(9))")
         cursor.executemany("INSERT INTO prepared VALUES (%s, 0)", [(number,) for number in range(150)])
         rows = [(number, chance.random(), "before") for number in range(ROWS_BEFORE)]
         cursor.executemany("INSERT INTO numbers VALUES (%s, %s, %s)", rows)
-    config = write_config(tmp_path / "sync.toml", server, metaq.nameserver, database)
+    often = "reread_interval_s = 0.2"
+    config = write_config(tmp_path / "sync.toml", server, metaq.nameserver, database, snapshot=often)
     preparer = Preparer(server, database, random.Random(seed + 2))
     writer = Writer(server, database, random.Random(seed + 1), preparer=preparer)
     running = Running(config)
@@ -190,7 +210,7 @@ def test_killed_at_random_moments(server: Database, database: str, password: str
                 sent_before_kill.append(running.rows)
                 running = Running(config)
         writer.stop()
-        running.wait_for_phase("following")
+        running.wait_until_read(server)
         running.wait_until_at(server)
         running.stop()
         mirror = Mirror.of_topic(metaq.nameserver, database, QUEUES)
@@ -205,6 +225,12 @@ def test_killed_at_random_moments(server: Database, database: str, password: str
         texts = {(name, part): {"name": name, "part": part, "v": v} for name, part, v in cursor}
         cursor.execute("SELECT id, v FROM prepared")
         prepared = {(n,): {"id": n, "v": v} for n, v in cursor}
+        cursor.execute("SELECT id, parent FROM children")
+        children = {(n,): {"id": n, "parent": parent} for n, parent in cursor}
+        cursor.execute("SELECT DISTINCT id, v FROM bag")
+        bag = {(n, v): {"id": n, "v": v} for n, v in cursor}
+    assert mirror.rows(f"{database}.children") == children
+    assert mirror.rows(f"{database}.bag") == bag
     assert mirror.rows(f"{database}.numbers") == numbers
     assert mirror.rows(f"{database}.prepared") == prepared
     assert mirror.rows(f"{database}.texts") == texts

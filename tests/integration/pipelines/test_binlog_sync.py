@@ -13,7 +13,7 @@ import pytest
 from metaq.errors import CommandError
 from metaq.pipelines.binlog_sync.pipeline import BinlogSync
 from tests.support.binlog import QUEUES, Running, write_config
-from tests.support.database import BOTH, Database
+from tests.support.database import BOTH, PASSWORD, USER, Database
 from tests.support.metaq import Metaq, run
 from tests.support.mirror import Mirror
 from tests.support.reading import stored
@@ -96,7 +96,13 @@ VALUES: list[tuple[str, str, Any]] = [
 JSON = '\'{"b": 1.10, "a": [null, "ü"]}\''
 # MariaDB keeps JSON as it was written. MySQL keeps values, some of which have no literal.
 OWN_VALUES: dict[str, list[tuple[str, str, Any]]] = {
-    "mariadb": [("JSON", JSON, '{"b": 1.10, "a": [null, "ü"]}')],
+    "mariadb": [
+        ("JSON", JSON, '{"b": 1.10, "a": [null, "ü"]}'),
+        ("UUID", "'123E4567E89B12D3A456426655440000'", "123e4567-e89b-12d3-a456-426655440000"),
+        ("UUID", "'00000000-0000-0000-0000-000000000000'", "00000000-0000-0000-0000-000000000000"),
+        ("INET6", "'2001:DB8:0::'", "2001:db8::"),
+        ("INET4", "'1.2.3.0'", "1.2.3.0"),
+    ],
     "mysql": [
         ("JSON", JSON, '{"a":[null,"ü"],"b":1.1}'),
         ("JSON", "'[]'", "[]"),
@@ -179,7 +185,8 @@ def test_changes_of_keys_and_statements_as_barriers(
         ):
             cursor.execute(statement)
         running.wait_until_at(server)
-        running.wait_for_phase("following")
+        # A phase that was reported before the statements says nothing about what is read again.
+        running.wait_until_read(server)
         cursor.execute("SELECT id, added, part, v FROM a")
         wanted = {(part, n): {"id": n, "added": added, "part": part, "v": v} for n, added, part, v in cursor}
     running.stop()
@@ -284,13 +291,13 @@ def test_tables_that_cannot_be_synchronised(
     server: Database, served: Metaq, database: str, config: Path, password: str
 ) -> None:
     server.execute(
-        f"CREATE TABLE `{database}`.keyless (id INT)",
+        f"CREATE TABLE `{database}`.packed (id INT PRIMARY KEY, v TEXT COMPRESSED)",
         f"CREATE TABLE `{database}`.old (id INT PRIMARY KEY) ENGINE = MyISAM",
         f"CREATE TABLE `{database}`.good (id INT PRIMARY KEY)",
     )
     with pytest.raises(CommandError) as refused:
         BinlogSync.from_file(config).plan()
-    assert "keyless: it has no primary key" in str(refused.value)
+    assert "packed: column v is compressed" in str(refused.value)
     assert "old: its engine MyISAM" in str(refused.value)
     assert "source.exclude" in refused.value.hint
 
@@ -298,9 +305,41 @@ def test_tables_that_cannot_be_synchronised(
     planned = run("pipeline", "run", "binlog-sync", "--config", str(config), "--dry-run")
     assert planned.returncode == 0, planned.stderr
     assert f"{database}.good" in planned.stdout
-    assert f"warning: {database}.keyless" in planned.stdout
+    assert f"warning: {database}.packed" in planned.stdout
     assert not (config.parent / "state").exists(), "a dry run changes nothing"
     assert password not in planned.stdout + planned.stderr
+
+
+@BOTH
+def test_the_hint_names_the_cause(
+    server: Database, served: Metaq, database: str, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY)")
+    right = config.read_text(encoding="utf-8")
+
+    def refused() -> str:
+        with pytest.raises(CommandError) as raised:
+            BinlogSync.from_file(config).plan()
+        return f"{raised.value}; {raised.value.hint}"
+
+    config.write_text(right.replace(f'["{database}.*"]', '["nowhere.*"]'), encoding="utf-8")
+    assert "has no database nowhere" in (found := refused()) and "GRANT" not in found
+    config.write_text(right.replace(f"port = {server.port}", "port = 1"), encoding="utf-8")
+    assert "check source.host and source.port" in (found := refused()) and "GRANT" not in found
+    server.execute(
+        f"CREATE USER IF NOT EXISTS few@'%' IDENTIFIED BY '{PASSWORD.replace(chr(39), chr(39) * 2)}'"
+    )
+    server.execute(f"GRANT SELECT ON `{database}`.* TO few@'%'")
+    config.write_text(right.replace(f'user = "{USER}"', 'user = "few"'), encoding="utf-8")
+    pipeline = BinlogSync.from_file(config)
+    with pytest.raises(CommandError, match="denied") as raised:
+        pipeline.run(lambda progress: None, threading.Event())
+    assert raised.value.hint == f"GRANT {server.rights} ON *.* TO 'few'@'…'"
+    server.execute("DROP USER few@'%'")
+    config.write_text(right, encoding="utf-8")
+    monkeypatch.setenv("TEST_DATABASE_PASSWORD", "wrong-one")
+    assert "Access denied" in (found := refused())
+    assert "check source.user and the password" in found and "GRANT" not in found
 
 
 def test_an_error_does_not_show_a_wrong_password(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,5 +347,6 @@ def test_an_error_does_not_show_a_wrong_password(config: Path, monkeypatch: pyte
     outcome = run("pipeline", "run", "binlog-sync", "--config", str(config))
     assert outcome.returncode == 1
     assert "Access denied" in outcome.stderr
+    assert "check source.user" in outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert "wrong-one" not in outcome.stderr

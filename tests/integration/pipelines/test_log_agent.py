@@ -224,6 +224,25 @@ def test_a_file_that_was_rotated_during_a_stop_is_found(
     assert sorted(topic.bodies()) == [b"1", b"2", b"3"]
 
 
+def test_a_file_that_came_and_went_during_a_stop_is_warned_about_or_matched(
+    settings: AgentSettings, logs: Path, topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = logs / "a.log"
+    append(path, "1")
+    with running(settings):
+        wait_until(lambda: topic.bodies() == [b"1"])
+    path.rename(logs / "a.log.2")
+    append(logs / "a.log.1", "2")
+    append(path, "3")
+    with running(settings):
+        wait_until(lambda: topic.bodies() == [b"1", b"3"])
+    assert [record.message for record in caplog.records if "a.log.1 was written while" in record.message]
+    caplog.clear()
+    with running(replace(settings, paths=(*settings.paths, str(logs / "*.log.*")))):
+        wait_until(lambda: b"2" in topic.bodies())
+    assert not [record.message for record in caplog.records if "was written while" in record.message]
+
+
 def test_a_quiet_file_is_closed_and_opened_again(settings: AgentSettings, logs: Path, topic: Topic) -> None:
     append(logs / "a.log", "1")
     with running(replace(settings, close_after_s=0.1)) as agent:

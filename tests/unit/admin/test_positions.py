@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+import metaq
 from metaq.admin.positions import milliseconds, parse_position
 from metaq.errors import UsageError
 
@@ -32,7 +33,7 @@ def test_every_form(text: str, position: object) -> None:
     assert parse_position(text, NOW) == position
 
 
-@pytest.mark.parametrize("text", ["yesterday", "", "-", "-10", "-10x", "10m", "begin", "-999999999d", "٣"])
+@pytest.mark.parametrize("text", ["yesterday", "", "-", "-10", "-10x", "10m", "middle", "-999999999d", "٣"])
 def test_anything_else_is_refused_with_examples(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_position(text, NOW)
@@ -42,3 +43,15 @@ def test_anything_else_is_refused_with_examples(text: str) -> None:
 def test_times_as_brokers_count_them() -> None:
     assert milliseconds(datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)) == 1_500
     assert milliseconds(datetime(1960, 1, 1, tzinfo=UTC)) == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("first", "earliest"), ("begin", "earliest"), ("last", "latest"), ("end", "latest")]
+)
+def test_older_words_are_still_accepted(old: str, new: str) -> None:
+    assert parse_position(old) == new
+    client = metaq.Client("127.0.0.1:1")
+    with pytest.warns(DeprecationWarning, match=f"'{old}' is called '{new}' now"):
+        client.subscribe("t", group="g", start=old)  # type: ignore[arg-type]
+    with pytest.warns(DeprecationWarning):
+        assert client.puller(start=old)._puller._start == new  # type: ignore[arg-type]

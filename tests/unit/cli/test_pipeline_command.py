@@ -16,6 +16,7 @@ from metaq import pipelines
 from metaq.cli import app
 from metaq.errors import CommandError
 from metaq.pipelines import DifferingKey, Plan, Progress, Report, TableVerification, Verification
+from metaq.protocol.errors import Unreachable
 
 
 class Endless:
@@ -47,6 +48,23 @@ def command(*arguments: str) -> tuple[str, str]:
     outcome = CliRunner().invoke(app, ["pipeline", *arguments])
     assert outcome.exit_code == 0, outcome.output
     return outcome.stdout, outcome.stderr
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_a_name_server_that_is_away_names_the_file_and_its_key(
+    monkeypatch: pytest.MonkeyPatch, dry_run: tuple[str, ...]
+) -> None:
+    """The command has no --namesrv."""
+
+    def away(*_: object) -> None:
+        raise Unreachable("no name server answers: 127.0.0.1:1", hint="is this its address?")
+
+    monkeypatch.setattr(Endless, "plan", away)
+    monkeypatch.setattr(Endless, "run", away)
+    outcome = CliRunner().invoke(app, ["pipeline", "run", "endless", "--config", "some.toml", *dry_run])
+    assert isinstance(outcome.exception, CommandError)
+    assert str(outcome.exception) == "no name server answers: 127.0.0.1:1"
+    assert outcome.exception.hint.endswith("is its address the key namesrv of some.toml?")
 
 
 def test_a_run_ends_by_a_signal_and_tells_how_far_it_came() -> None:
@@ -123,6 +141,7 @@ class Compared(Endless):
             *("a.[other]", 3, 2, 16, 2),
             keys=keys[:limit],
             more_keys=max(len(keys) - limit, 0),
+            quarantined=1,
         )
         return Verification((same, other, TableVerification("a.new", note="it has no mirror")))
 
@@ -143,9 +162,9 @@ def test_verify_prints_what_differs_and_ends_with_1() -> None:
     code, stdout = verify()
     assert code == 1
     lines = [line.split() for line in stdout.splitlines()]
-    assert ["a.same", "1,234", "1,234", "16", "0", "same"] in lines
-    assert ["a.[other]", "3", "2", "16", "2", "different"] in lines
-    assert ["a.new", "0", "0", "0", "0", "it", "has", "no", "mirror"] in lines
+    assert ["a.same", "1,234", "1,234", "0", "16", "0", "same"] in lines
+    assert ["a.[other]", "3", "2", "1", "16", "2", "different"] in lines
+    assert ["a.new", "0", "0", "0", "0", "0", "it", "has", "no", "mirror"] in lines
     assert stdout.splitlines()[-2:] == ['a.[other] ["[b]"]: only in the source', "a.[other] [2]: different"]
     code, stdout = verify("--limit", "1")
     assert code == 1
@@ -182,3 +201,11 @@ def test_those_with_a_copy_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name for name in pipelines.PIPELINES if hasattr(pipelines.load(name), "verify")} == {
         name for name, entry in pipelines.PIPELINES.items() if entry.has_copy
     }
+
+
+def test_a_pipeline_that_cannot_read_again() -> None:
+    outcome = CliRunner().invoke(
+        app, ["pipeline", "reread", "endless", "--config", "some.toml", "--table", "a.b"]
+    )
+    assert isinstance(outcome.exception, CommandError)
+    assert outcome.exception.hint == "these can: binlog-sync"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import metaq
-from metaq import aio
+from metaq import aio, errors
 from metaq.client.consumer import aio_consumers as consumers_aio
 from metaq.client.consumer import sync_consumers as consumers_sync
 from metaq.client.consumer.options import ConsumerOptions, HandlerKeywords, PullerKeywords
@@ -23,7 +23,7 @@ from metaq.client.producer import producer as aio_producer
 from metaq.client.producer import sync_producer
 from metaq.client.producer.options import ProducerKeywords, ProducerOptions
 from metaq.client.producer.transactions import Transaction
-from metaq.errors import ClientClosed, InvalidMessage, NotSent, UsageError
+from metaq.errors import ClientClosed, InvalidMessage, NotDelivered, NotSent, UsageError
 
 
 @pytest.mark.parametrize("nameservers", ["", ";", "host", "host:x", 9876])
@@ -103,7 +103,11 @@ DEFAULTS = {
         name: parameter.default for name, parameter in inspect.signature(PullConsumer).parameters.items()
     },
 }
-KEYWORDS = {"producer": ProducerKeywords, "consumer": HandlerKeywords, "puller": PullerKeywords}
+KEYWORDS = {
+    "producer": ProducerKeywords.__annotations__,
+    "consumer": {**HandlerKeywords.__annotations__, "batch": int},
+    "puller": PullerKeywords.__annotations__,
+}
 
 
 @pytest.mark.parametrize("client", [metaq.Client, aio.Client])
@@ -118,7 +122,7 @@ def test_docstrings_show_every_option_with_its_default(client: type, method: str
                 value = eval(re.sub(r" ([KM])iB", r" * \1", default), {"K": 2**10, "M": 2**20})
                 shown.update(dict.fromkeys(waiting, value))
                 waiting = []
-    assert shown.keys() == KEYWORDS[method].__annotations__.keys()
+    assert shown.keys() == KEYWORDS[method].keys()
     assert shown == {name: DEFAULTS[method][name] for name in shown}
 
 
@@ -169,19 +173,20 @@ def test_many_must_be_messages() -> None:
             producer.send_many([b"x"])  # type: ignore[list-item]
 
 
+ERRORS = {"MetaqError", *re.findall(r"[├└]── (\w+)", errors.__doc__ or "")}
+"""All errors of the tree."""
+
+
 def test_the_package_shows_what_it_says_and_loads_it_late() -> None:
-    assert metaq.__all__ == [
-        "Client",
-        "Message",
-        "MetaqError",
-        "Queue",
-        "Reject",
-        "Retry",
-        "SendResult",
-        "SendStatus",
-        "__version__",
-        "aio",
-    ]
+    assert set(metaq.__all__) == {
+        *("Client", "Consumer", "Message", "Producer", "Puller", "Queue", "ReceivedMessage", "Subscribed"),
+        *("Reject", "Retry", "SendFuture", "SendResult", "SendStatus", "Transaction", "__version__", "aio"),
+        *ERRORS,
+    }
+    assert set(aio.__all__) == {
+        *("AsyncSendFuture", "Client", "Consumer", "Producer", "Puller", "ReceivedMessage", "Subscribed"),
+        "Transaction",
+    }
     for name in metaq.__all__:
         assert getattr(metaq, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
@@ -206,6 +211,8 @@ def test_a_close_that_is_cut_short_leaves_no_future_open() -> None:
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
+        with pytest.raises(NotDelivered):
+            await client.close(0)  # It can be repeated.
         with pytest.raises(NotSent):
             await asyncio.wait_for(future, timeout=60)
 

@@ -8,6 +8,7 @@ import pickle
 import struct
 import zlib
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -255,3 +256,11 @@ def test_a_made_message_has_defaults_and_a_short_text() -> None:
             assert (topic, body) == ("t", b"x")
     with pytest.raises(TypeError):
         _ = message < message
+
+
+def test_times_are_datetimes_beside_milliseconds() -> None:
+    message = metaq.Message("t", b"x", born_at=1_700_000_000_123, stored_at=1_700_000_000_456)
+    assert message.born_time == datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)
+    assert message.stored_time - message.born_time == timedelta(milliseconds=333)
+    with pytest.raises(ValueError, match="is not a time"):
+        _ = metaq.Message("t", b"x", born_at=2**62).born_time

@@ -95,7 +95,14 @@ def test_a_wrong_setting_says_what_would_be_right(assignment: str, message: str)
 
 
 def test_a_misspelt_variable_is_reported_and_others_are_left_alone() -> None:
-    config = load(environment={"METAQ_CLUSTR": "x", "METAQ_ZZZZZZZZ": "1", "PATH": "/"})
+    config = load(
+        environment={
+            "METAQ_CLUSTR": "x",
+            "METAQ_ZZZZZZZZ": "1",
+            "PATH": "/",
+            "METAQ_CLIENT_DIRECTORY": "/var/lib/shop",  # The client reads it.
+        }
+    )
     assert config.notes == ("METAQ_CLUSTR is not a setting and is ignored (did you mean METAQ_CLUSTER?)",)
 
 

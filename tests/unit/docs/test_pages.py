@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
     ROOT / "bench" / "README.md",
     ROOT / "tests" / "interop" / "README.md",
 ]

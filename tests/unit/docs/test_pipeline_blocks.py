@@ -23,7 +23,7 @@ BOTH = ("binlog-sync", "binlog-mirror")
 READ_BY: dict[str, list[tuple[str, ...]]] = {
     "operation.md": [()],
     "configuration.md": [()],
-    "pipelines.md": [SYNC, BOTH, BOTH],
+    "pipelines.md": [SYNC, BOTH, BOTH, BOTH],
     "log-transport.md": [("log-transport",)],
     "log-lake.md": [("log-lake",)],
     "stream-sql.md": [("stream-sql",)],
@@ -86,6 +86,9 @@ class Anything:
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
         return Progress()
+
+    def reread(self, table: str, first: int | None, last: int | None, *, dry_run: bool) -> int:
+        return 1
 
     def verify(self, limit: int, wait_s: float) -> Verification:
         return Verification(())

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from metaq.nameserver.claims import CLAIMANTS_MAX, LIVING_MS, PATIENCE_MS
+from metaq.nameserver.claims import (
+    CLAIMANTS_MAX,
+    LIVING_MS,
+    PATIENCE_MS,
+    STRANGER_PATIENCE_MS,
+    TENURES_MAX,
+    Claims,
+)
 from metaq.nameserver.route_table import EXPIRY_MS, Registration, RouteTable
 from metaq.protocol.bodies import DataVersion, QueueData, TopicConfig, TopicConfigTable
 from metaq.protocol.errors import Refused
@@ -188,3 +195,78 @@ def test_many_false_claims_take_little_memory_and_few_log_lines(caplog: pytest.L
                 table.register(registration(f"6.6.6.6:{number + 1}", 2), NOW)
     assert len(caplog.records) == 1
     assert sum(map(len, table._claims._claims.values())) == CLAIMANTS_MAX
+
+
+MINUTE_MS = 60_000
+
+
+def claim_for(table: RouteTable, claimant: Registration, begin_ms: int, for_ms: int) -> int | None:
+    """The claimant and the living broker both register every ten seconds. Returns when the claimant got the
+    place; None if it never did."""
+    for now_ms in range(begin_ms, begin_ms + for_ms, 10_000):
+        try:
+            table.register(claimant, now_ms)
+        except Refused:
+            table.register(LIVING, now_ms)
+        else:
+            return now_ms
+    return None
+
+
+def test_a_liar_that_keeps_claiming_does_not_get_the_place_of_a_broker_that_was_there_before() -> None:
+    table = RouteTable()
+    table.register(LIVING, NOW)
+    begin_ms = NOW + MINUTE_MS
+    assert claim_for(table, LIAR, begin_ms, STRANGER_PATIENCE_MS - 10_000) is None
+    assert master_of(table) == LIVING.address
+
+
+def test_a_liar_that_gets_the_place_after_all_loses_it_soon() -> None:
+    table = RouteTable()
+    table.register(LIVING, NOW)
+    taken_ms = claim_for(table, LIAR, NOW + MINUTE_MS, 2 * STRANGER_PATIENCE_MS)
+    assert taken_ms is not None
+    with pytest.raises(Refused):
+        table.register(LIVING, taken_ms + 10_000)
+    table.register(LIAR, taken_ms + 20_000)
+    table.register(LIVING, taken_ms + PATIENCE_MS)
+    assert master_of(table) == LIVING.address
+    # Its former right counts from the first moment on.
+    assert claim_for(table, LIAR, taken_ms + PATIENCE_MS, STRANGER_PATIENCE_MS - 10_000) is None
+
+
+def test_a_broker_that_comes_back_wins_its_place_from_whoever_took_it_meanwhile() -> None:
+    table = RouteTable()
+    table.register(LIVING, NOW)
+    table.register(LIVING, NOW + 60 * MINUTE_MS)
+    table.connection_closed(LIVING.connection)
+    begin_ms = NOW + 61 * MINUTE_MS
+    for now_ms in range(begin_ms, begin_ms + 10 * MINUTE_MS, 10_000):
+        table.register(LIAR, now_ms)
+    back_ms = begin_ms + 10 * MINUTE_MS
+    for later_ms in (0, 10_000, 20_000):
+        with pytest.raises(Refused):
+            table.register(LIVING, back_ms + later_ms)
+        table.register(LIAR, back_ms + later_ms)
+    table.register(LIVING, back_ms + PATIENCE_MS)
+    assert master_of(table) == LIVING.address
+
+
+def test_few_former_holders_are_remembered() -> None:
+    claims = Claims()
+    for number in range(2 * TENURES_MAX):
+        claims.left("id 0 of b", f"10.0.0.1:{number}", 1)
+    assert len(claims._tenures_ms) == TENURES_MAX
+
+
+def test_only_a_living_broker_itself_unregisters() -> None:
+    table = RouteTable()
+    table.register(LIVING, NOW)
+    with pytest.raises(Refused, match="only the broker itself"):
+        table.unregister("c", LIVING.address, NOW, connection=LIAR.connection)
+    assert master_of(table) == LIVING.address
+    assert table.unregister("c", LIVING.address, NOW, connection=LIVING.connection)
+    assert master_of(table) is None
+    table.register(LIVING, NOW)
+    # Tools may remove one that was silent for too long.
+    assert table.unregister("c", LIVING.address, NOW + LIVING_MS + 1, connection=LIAR.connection)

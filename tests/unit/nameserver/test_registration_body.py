@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
+import msgspec
 import pytest
 
+from metaq.nameserver.large_json import VALUE_CHARACTERS_MAX
 from metaq.nameserver.registration_body import INFLATED_BYTES_MAX, check_name
 from metaq.nameserver.registration_body import read_topics as read
+from metaq.protocol import java_json
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from metaq.protocol.cluster import RegisterBroker
 from metaq.protocol.errors import ProtocolError
@@ -121,6 +126,61 @@ def test_a_plain_body_with_too_many_objects_is_not_decoded() -> None:
 def test_a_plain_body_with_too_many_topics() -> None:
     with pytest.raises(ProtocolError, match="more than 1 topics"):
         read_topics(command(), 513, PLAIN, topics_max=1)
+
+
+def test_a_large_body_may_have_numbers_as_keys_where_apaches_brokers_write_them() -> None:
+    mapping = b'{"t":{"hostedQueues":{0:[{"bname":"}"}],1:[]}}}'
+    plain = large(5_000, mapping=1)
+    expected = read_topics(command(), 513, plain)
+    assert len(expected.topic_config_table) == 5_000
+    assert read_topics(command(), 513, plain.replace(b'"mapping": 1', b'"mapping": ' + mapping)) == expected
+
+
+def large(topics: int, **more: object) -> bytes:
+    table = {
+        f"topic-{number}": TopicConfig(topic_name=f"topic-{number}", attributes={"+a": "{"})
+        for number in range(topics)
+    }
+    body = msgspec.json.decode(RegisterBrokerBody(["f:1"], TopicConfigTable(VERSION, table)).encode())
+    return json.dumps({**more, **body}, indent=1).encode()
+
+
+def test_a_large_body_is_read_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = large(5_000, unknown=[{"a": 1}, '"}', None])
+    assert len(body) > 2 * VALUE_CHARACTERS_MAX
+    expected = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
+    pieces: list[int] = []
+
+    def decode(data: bytes, kind: Any) -> Any:
+        pieces.append(len(data))
+        return msgspec.json.decode(data, type=kind)
+
+    monkeypatch.setattr(java_json, "decode", decode)
+    assert read_topics(command(), 513, body) == expected
+    assert (
+        read_topics(command(), 30, TopicConfigTable(VERSION, expected.topic_config_table).encode())
+        == expected
+    )
+    assert max(pieces) < 1_000, "no call keeps other threads waiting"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"x" * 200_000,
+        b"\xff" * 200_000,
+        b"{" * 200_000,
+        large(5_000)[:-50],
+        large(5_000, unknown=["x" * VALUE_CHARACTERS_MAX]),
+        large(5_000).replace(b'"topic-7":', b"7:"),
+        large(5_000).replace(b'"topicName": "topic-7"', b'"topicName": "' + b"x" * 20_000 + b'"'),
+        b"{" + b'"a":1,' * 50_000 + b'"b":1}',
+        b'{"topicConfigTable":{"a":' + b"[" * 200_000,
+    ],
+)
+def test_a_damaged_large_body_is_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        read_topics(command(), 513, body)
 
 
 def test_one_odd_topic_does_not_keep_the_others_out() -> None:

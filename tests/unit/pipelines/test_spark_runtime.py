@@ -66,6 +66,11 @@ def test_other_failures_end_the_run() -> None:
         ),
         ("[X] failed\nmetaq.pipelines.binlog_mirror.errors.MirrorError: why\n\tat java", "why"),
         ("one\ntwo\nthree\nfour", "one; two; three"),
+        (
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+            ": org.apache.spark.SparkException: Master must start with yarn, spark, or local\n\tat java",
+            "org.apache.spark.SparkException: Master must start with yarn, spark, or local",
+        ),
     ],
 )
 def test_errors_are_short(text: str, message: str) -> None:

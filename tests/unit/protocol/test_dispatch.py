@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from metaq.protocol.clients import LockBatchQueues
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Handlers, Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.messages import SendMessage
 from metaq.protocol.offsets import QueueOffset
 from metaq.protocol.peer_log import LINES_MAX
 from metaq.protocol.routes import (
@@ -22,6 +24,7 @@ from metaq.protocol.routes import (
     GetTopicsByCluster,
     PutKeyValue,
 )
+from tests.support.fake_request import FakeRequest
 
 Build = Callable[..., Any]
 
@@ -116,3 +119,28 @@ def test_a_peer_whose_requests_fail_does_not_fill_the_log(
         for _ in range(100):
             assert answer(request_for(GetBrokerClusterInfo(), remote="10.1.2.3:5"))[0][0] == 1
     assert len(caplog.records) == LINES_MAX
+
+
+class Reader:
+    @handles(LockBatchQueues)
+    def lock(self, command: LockBatchQueues, request: Request) -> None:
+        raise AssertionError("the body is read")
+
+    @handles(SendMessage)
+    def send(self, command: SendMessage, request: Request) -> None:
+        """Nothing of a message is read here."""
+
+
+def test_a_body_that_takes_long_to_read_is_refused_unread() -> None:
+    limit = LockBatchQueues.body_bytes_max
+    request = FakeRequest(LockBatchQueues.code, body=b" " * (limit + 1))
+    assert Handlers(Reader()).begin(request) is None
+    ((code, remark, _, _),) = request.answers
+    assert (code, remark) == (
+        ResponseCode.INVALID_PARAMETER,
+        f"the body of this request (LockBatchQueues) has {limit + 1} bytes, the limit is {limit}",
+    )
+    fields = {"producerGroup": "g", "topic": "t"}
+    sent = FakeRequest(SendMessage.code, fields, body=b" " * (limit + 1))
+    assert Handlers(Reader()).begin(sent) is None
+    assert [answer[0] for answer in sent.answers] == [0]

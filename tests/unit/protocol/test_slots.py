@@ -48,3 +48,10 @@ def test_questions_are_bounded_by_connection_and_in_all() -> None:
     assert len(questions) == 0
     questions.add(1, 1_000)
     assert len(questions) == 1, "one question may be as large as it is"
+
+
+def test_one_client_is_asked_no_more_than_it_may_be_whoever_asks() -> None:
+    limits = QuestionLimits(per_client_max=2)
+    limits.check_client(1)
+    with pytest.raises(Refused, match="questions_per_client_max"):
+        limits.check_client(2)

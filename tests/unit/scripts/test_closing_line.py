@@ -86,6 +86,39 @@ def test_failures_are_repeated_at_the_end(runner: ModuleType) -> None:
     assert outcome.complaints == ("test it_holds ... FAILED", "(signal: 7, SIGBUS)")
 
 
+ORPHAN = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    os.closerange(0, 3)
+    while time.process_time() < 0.3:
+        pass
+    os._exit(0)
+"""
+
+
+def test_the_cpu_time_of_orphans_counts(runner: ModuleType) -> None:
+    suite = runner.Suite("left", (sys.executable, "-c", ORPHAN), runner.read_check)
+    outcome = runner.run(suite, lambda text: None)
+    assert outcome.passed == 1
+    assert outcome.cpu_s > 0.3
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + 9)],
+)
+def test_the_exit_code_of_a_suite(runner: ModuleType, script: str, code: int) -> None:
+    codes: list[int] = []
+
+    def read(exit_code: int, lines: list[str]) -> object:
+        codes.append(exit_code)
+        return runner.Outcome(0, 1)
+
+    runner.run(runner.Suite("ends", (sys.executable, "-c", script), read), lambda text: None)
+    assert codes == [code]
+
+
 def test_every_test_runs_in_one_suite(runner: ModuleType) -> None:
     root = SCRIPTS.parent
     suites = [suite for line in runner.plan("all", []) for suite in line if suite.name.startswith("pytest")]

@@ -149,6 +149,14 @@ impl QueuePrefetch {
         })
     }
 
+    /// Drops the messages that nobody has taken, and continues at another offset.
+    fn restart(&mut self, queue_offset: i64) {
+        self.answers.clear();
+        self.count = 0;
+        self.bytes = 0;
+        self.next_offset = queue_offset;
+    }
+
     fn is_ready(&self) -> bool {
         self.count > 0 && !self.is_paused
     }
@@ -250,6 +258,10 @@ impl Prefetch {
             }
             Answer::Moved { next_offset } => {
                 PullEvent::Moved { queue, next_offset, is_empty: held.count == 0 }
+            }
+            Answer::Reset { next_offset } => {
+                held.restart(next_offset);
+                return change;
             }
             Answer::Refused { code, remark } => PullEvent::Refused { queue, code, remark },
             Answer::Malformed(reason) => PullEvent::Failed { queue, reason, is_malformed: true },

@@ -13,6 +13,11 @@ const OFFSET_MOVED: i32 = 21;
 
 const FLAG_SUSPEND: i32 = 2;
 const FLAG_SUBSCRIPTION: i32 = 4;
+/// MetaQ's own: resets of the group do not concern the pull. Other brokers ignore the bit.
+const FLAG_FIXED_RANGE: i32 = 1 << 16;
+
+/// The remark of an answer that moves a consumer because its group was reset.
+const OFFSET_RESET: &str = "OFFSET_RESET";
 
 /// The parameters that all pulls of a queue share.
 #[derive(Debug, Clone, Default)]
@@ -27,11 +32,14 @@ pub struct PullQuery {
     /// The tags that the client compares itself, because brokers compare only hashes. An empty list accepts all.
     pub tags: Vec<String>,
     pub hold_ms: i64,
+    /// The pulls belong to a range that was fixed before.
+    pub is_fixed_range: bool,
 }
 
 impl PullQuery {
     pub(crate) fn request(&self, queue_offset: i64, count_max: usize, bytes_max: usize) -> Request {
         let suspend = if self.hold_ms > 0 { FLAG_SUSPEND } else { 0 };
+        let fixed = if self.is_fixed_range { FLAG_FIXED_RANGE } else { 0 };
         let bound = |number: usize| i64::from(i32::try_from(number).unwrap_or(i32::MAX));
         Request::new(PULL_MESSAGE)
             .field("consumerGroup", self.group.clone())
@@ -39,7 +47,7 @@ impl PullQuery {
             .number("queueId", i64::from(self.queue_id))
             .number("queueOffset", queue_offset)
             .number("maxMsgNums", bound(count_max))
-            .number("sysFlag", i64::from(suspend | FLAG_SUBSCRIPTION))
+            .number("sysFlag", i64::from(suspend | fixed | FLAG_SUBSCRIPTION))
             .number("commitOffset", 0)
             .number("suspendTimeoutMillis", self.hold_ms)
             .field("subscription", self.expression.clone())
@@ -60,6 +68,10 @@ pub(crate) enum Answer {
     },
     /// The queue begins or ends elsewhere; it goes on at `next_offset`.
     Moved {
+        next_offset: i64,
+    },
+    /// The group was reset: what was pulled before no longer counts, and it goes on at `next_offset`.
+    Reset {
         next_offset: i64,
     },
     Refused {
@@ -89,7 +101,10 @@ impl Answer {
             return Answer::Malformed("the answer to a pull has no nextBeginOffset".to_owned());
         };
         if reply.code == OFFSET_MOVED {
-            return Answer::Moved { next_offset };
+            return match reply.remark.as_deref() {
+                Some(OFFSET_RESET) => Answer::Reset { next_offset },
+                _ => Answer::Moved { next_offset },
+            };
         }
         let body = if reply.code == SUCCESS { reply.body.clone() } else { Bytes::new() };
         match Records::find(body, from_offset, |record| has_wanted_tag(record, &query.tags)) {

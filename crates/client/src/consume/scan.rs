@@ -110,7 +110,7 @@ impl Scan {
         });
         let reader = Reader {
             network: Arc::clone(network),
-            query: Arc::new(PullQuery { hold_ms: 0, ..query }),
+            query: Arc::new(PullQuery { hold_ms: 0, is_fixed_range: true, ..query }),
             address: Arc::from(address),
             shared: Arc::clone(&shared),
             piece_count: limits.pull_count_max.max(1),
@@ -246,6 +246,8 @@ impl Reader {
                 Ok(())
             }
             Answer::Moved { next_offset } => Err(ScanEnd::Moved { queue_offset, next_offset }),
+            // A broker other than MetaQ's says it once. The range stays as it was fixed.
+            Answer::Reset { .. } => Err(ScanEnd::Stalled { queue_offset }),
             Answer::Refused { code, remark } => Err(ScanEnd::Refused { queue_offset, code, remark }),
             Answer::Malformed(reason) => Err(ScanEnd::Failed { queue_offset, reason, is_malformed: true }),
         }

@@ -15,6 +15,9 @@ use crate::produce::ids::{IdTail, UniqueIds};
 
 /// Messages of one batch: the smallest limit that any broker has.
 const BATCH_COUNT_MAX: usize = 32_000;
+/// A batch for any queue is closed at this many messages while fewer batches are on their way than may be, so that a burst
+/// is spread over several queues. When the brokers are slower than the senders, batches grow up to their limit.
+const SPREAD_COUNT: usize = 128;
 /// Bytes of a batch record apart from body and properties.
 pub const RECORD_FIXED_BYTES: usize = 22;
 const TRANSACTION_PREPARED: i32 = 4;
@@ -177,8 +180,9 @@ impl<A: Default> Lanes<A> {
         let properties_word = i16::try_from(message.properties_bytes).ok()?;
         let mut wakes = false;
         let lane = self.lanes.get(lane_number)?;
+        let count_max = if self.is_spread(lane) { SPREAD_COUNT } else { BATCH_COUNT_MAX };
         let is_full = lane.open.as_ref().is_some_and(|open| {
-            open.body.len() + size > self.limits.batch_bytes_max || open.ids.len() >= BATCH_COUNT_MAX
+            open.body.len() + size > self.limits.batch_bytes_max || open.ids.len() >= count_max
         });
         if is_full {
             wakes |= self.close_open(lane_number);
@@ -200,6 +204,13 @@ impl<A: Default> Lanes<A> {
         let queued = Queued { batch: Arc::clone(&open.batch), number: open.ids.len() - 1, wakes };
         self.count_one();
         Some(queued)
+    }
+
+    /// Whether the next batch of a lane may leave now for another queue. A half message costs more than a message.
+    fn is_spread(&self, lane: &Lane<A>) -> bool {
+        lane.queue.is_none()
+            && self.half_properties.is_none()
+            && lane.in_flight + lane.ready.len() < self.limits.in_flight_max
     }
 
     /// Queues a message that is sent as a request of its own. The caller has taken its space.

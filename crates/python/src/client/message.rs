@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use pyo3::IntoPyObjectExt;
 use pyo3::basic::CompareOp;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyMappingProxy, PyString, PyTuple, PyType};
+use pyo3::types::{PyDateTime, PyDict, PyMappingProxy, PyString, PyTuple, PyType, PyTzInfo};
 
 use crate::client::received::Received;
 
@@ -187,6 +187,13 @@ fn default(py: Python<'_>, field: Field) -> PyResult<Option<Py<PyAny>>> {
     Ok(Some(value))
 }
 
+/// Returns a time of the wire as a datetime in UTC. Senders may set a number that is not a valid time.
+fn moment(py: Python<'_>, ms: i64) -> PyResult<Bound<'_, PyDateTime>> {
+    let utc = PyTzInfo::utc(py)?.to_owned();
+    PyDateTime::from_timestamp(py, ms as f64 / 1000.0, Some(&utc))
+        .map_err(|_| PyValueError::new_err(format!("{ms} milliseconds since 1970 is not a time")))
+}
+
 #[pymethods]
 impl Message {
     #[classattr]
@@ -267,6 +274,16 @@ impl Message {
     #[getter]
     fn stored_at(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.value(py, Field::StoredAt)
+    }
+
+    #[getter]
+    fn born_time<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDateTime>> {
+        moment(py, self.value(py, Field::BornAt)?.extract(py)?)
+    }
+
+    #[getter]
+    fn stored_time<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDateTime>> {
+        moment(py, self.value(py, Field::StoredAt)?.extract(py)?)
     }
 
     #[getter]

@@ -49,6 +49,7 @@ impl Subscription {
             version: self.version,
             tags: self.tags.into_iter().collect(),
             hold_ms,
+            is_fixed_range: false,
         }
     }
 }

@@ -115,6 +115,18 @@ impl BrokerPlane {
         self.inner.broker.offsets.snapshot().into_iter().collect()
     }
 
+    fn offsets_of(&self, group: &str, topic: &str) -> BTreeMap<i32, i64> {
+        self.inner.broker.offsets.of(group, topic)
+    }
+
+    fn topics_of_group(&self, group: &str) -> Vec<String> {
+        self.inner.broker.offsets.topics_of(group)
+    }
+
+    fn groups_of_topic(&self, topic: &str) -> Vec<String> {
+        self.inner.broker.offsets.groups_of(topic)
+    }
+
     fn take_changed_offsets(&self) -> ChangedOffsets {
         let changes = self.inner.broker.offsets.take_changed();
         changes.into_iter().map(|(key, committed, resets)| (key, (committed, resets))).collect()
@@ -131,6 +143,14 @@ impl BrokerPlane {
     fn reset_offset(&self, py: Python<'_>, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
         let broker = &self.inner.broker;
         enter_infallible(py, || broker.pulls.reset_offset(group, topic, queue_id, queue_offset));
+    }
+
+    fn watch_signs(&self, queues: Vec<(String, String, i32)>) {
+        self.inner.broker.pulls.signs.watch(queues);
+    }
+
+    fn take_silent(&self, queues: Vec<(String, String, i32)>) -> Vec<(String, String, i32)> {
+        self.inner.broker.pulls.signs.take_silent(queues)
     }
 
     #[pyo3(signature = (group=None, topic=None))]
@@ -240,6 +260,22 @@ impl BrokerPlane {
     fn resume_transaction(&self, py: Python<'_>, physical_offset: i64, topic: &str) -> PyResult<bool> {
         let broker = &self.inner.broker;
         enter(py, || broker.transactions.resume(physical_offset, topic))
+    }
+
+    /// The metrics of topics, groups and requests, and how many series found no room.
+    #[pyo3(signature = (labels, *, series_max, by_topic=true))]
+    fn scrape<'py>(
+        &self,
+        py: Python<'py>,
+        labels: Vec<(String, String)>,
+        series_max: usize,
+        by_topic: bool,
+    ) -> (Bound<'py, PyBytes>, u64) {
+        let broker = &self.inner.broker;
+        let scraped = enter_infallible(py, || {
+            broker.scrape(&metaq_server::Scrape { common: labels, series_max, by_topic })
+        });
+        (PyBytes::new(py, scraped.text.as_bytes()), scraped.dropped)
     }
 
     fn figures(&self) -> PlaneFigures {

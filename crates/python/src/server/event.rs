@@ -74,7 +74,7 @@ impl Request {
     ) {
         let fields: Vec<(String, String)> = fields.unwrap_or_default().into_iter().collect();
         let body = Bytes::copy_from_slice(body);
-        enter_infallible(py, || self.crossed.respond(code, remark, &fields, body));
+        enter_infallible(py, || self.shared.respond(&self.crossed, code, remark, &fields, body));
     }
 
     fn retry(&self, py: Python<'_>) -> PyResult<()> {

@@ -87,6 +87,10 @@ impl Listener {
         enter_infallible(py, || self.inner.shared.release_appends())
     }
 
+    fn count_group_memory(&self, group: &str, bytes: i64) {
+        self.inner.count_group_memory(group, bytes);
+    }
+
     fn figures(&self) -> ListenerFigures {
         self.inner.figures().into()
     }

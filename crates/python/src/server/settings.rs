@@ -48,6 +48,7 @@ pub struct StoreSettings {
     disk_refuse_percent: u8,
     delete_unconsumed: bool,
     query_entries_max: u64,
+    query_bytes_max: usize,
     append_wait_ms_max: u64,
     delay_levels_ms: Vec<i64>,
 }
@@ -74,6 +75,7 @@ impl From<StoreSettings> for metaq_store::StoreSettings {
             disk_refuse_percent: from.disk_refuse_percent,
             delete_unconsumed: from.delete_unconsumed,
             query_entries_max: from.query_entries_max,
+            query_bytes_max: from.query_bytes_max,
             append_wait_ms_max: from.append_wait_ms_max,
             delay_levels_ms: from.delay_levels_ms,
         }
@@ -98,6 +100,7 @@ pub struct ServerSettings {
     connection_output_bytes_max: usize,
     connection_memory_bytes_max: usize,
     memory_bytes_max: usize,
+    group_memory_bytes_max: usize,
     worker_threads: usize,
     relay_timeout_ms: u64,
     relay_requests_max: usize,
@@ -125,6 +128,7 @@ impl From<ServerSettings> for metaq_server::ServerSettings {
             connection_output_bytes_max: from.connection_output_bytes_max,
             connection_memory_bytes_max: from.connection_memory_bytes_max,
             memory_bytes_max: from.memory_bytes_max,
+            group_memory_bytes_max: from.group_memory_bytes_max,
             worker_threads: from.worker_threads,
             relay_timeout_ms: from.relay_timeout_ms,
             relay_requests_max: from.relay_requests_max,
@@ -142,6 +146,7 @@ pub struct BrokerSettings {
     store_host: String,
     region: String,
     flush_timeout_ms: u64,
+    metrics_series_max: usize,
     pull_bytes_max: usize,
     pull_messages_max: usize,
     hold_max: usize,
@@ -186,6 +191,7 @@ impl BrokerSettings {
             region: self.region,
             message_size_bytes_max: store.message_size_bytes_max,
             flush_timeout_ms: self.flush_timeout_ms,
+            metrics_pairs_max: self.metrics_series_max,
             limits: metaq_server::LimitSettings {
                 send_hold_ms_max: self.send_hold_ms_max,
                 send_refusal_hold_ms: self.send_refusal_hold_ms,
@@ -239,6 +245,7 @@ pub struct TopicPolicy {
     permission: u8,
     client_writable: bool,
     client_readable: bool,
+    is_system: bool,
     send_messages_per_second: u64,
     send_bytes_per_second: u64,
 }
@@ -256,6 +263,8 @@ impl From<TopicPolicy> for metaq_server::Topic {
                 messages: from.send_messages_per_second,
                 bytes: from.send_bytes_per_second,
             }),
+            is_system: from.is_system,
+            traffic: Arc::default(),
         }
     }
 }
@@ -275,6 +284,7 @@ pub struct SubscriptionPolicy {
 pub struct GroupPolicy {
     name: String,
     client_usable: bool,
+    is_system: bool,
     consume_enabled: bool,
     broadcast_enabled: bool,
     broadcasting: bool,
@@ -333,6 +343,8 @@ impl From<GroupPolicy> for metaq_server::Group {
                 messages: from.consume_messages_per_second,
                 bytes: from.consume_bytes_per_second,
             }),
+            is_system: from.is_system,
+            traffic: Arc::default(),
         }
     }
 }

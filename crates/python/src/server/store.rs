@@ -223,6 +223,11 @@ impl Store {
         self.inner.lift_fence();
     }
 
+    /// Why an append would be refused now; None if it would not.
+    fn write_fault(&self) -> Option<String> {
+        self.inner.writable().err().map(|error| error.to_string())
+    }
+
     fn use_own_retention(&self) {
         self.inner.use_own_retention();
     }

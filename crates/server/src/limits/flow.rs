@@ -32,9 +32,15 @@ pub const TICK: Duration = Duration::from_millis(5);
 const HELD_PER_CONNECTION_MAX: usize = 16 * 1024;
 const MILLISECOND_NS: i64 = 1_000_000;
 
+/// Memory that an answer takes while it waits, besides the ids in it.
+const HELD_BYTES: usize = 512;
+/// The id of one message in the answer to a batch.
+const MESSAGE_ID_BYTES: usize = 33;
+
 struct HeldAnswer {
     peer: Arc<Peer>,
     answers: Answers,
+    bytes: usize,
 }
 
 /// The acknowledgements of a broker that wait for a limit.
@@ -81,16 +87,23 @@ impl Flow {
         self.rounds.nudge();
     }
 
-    fn has_room(&self, peer: &Peer) -> bool {
-        self.answers_count.load(Relaxed) < self.settings.send_hold_max
-            && peer.answers_held.load(Relaxed) < HELD_PER_CONNECTION_MAX
+    /// Why an answer to that many messages may not wait; None if it may.
+    fn no_room(&self, peer: &Peer, messages: usize) -> Option<String> {
+        let is_full = self.answers_count.load(Relaxed) >= self.settings.send_hold_max
+            || peer.answers_held.load(Relaxed) >= HELD_PER_CONNECTION_MAX;
+        if is_full {
+            return Some("too many sends wait for a limit (send_hold_max)".to_owned());
+        }
+        peer.memory.refusal(HELD_BYTES + messages * MESSAGE_ID_BYTES)
     }
 
     fn hold(&self, due_ns: i64, peer: &Arc<Peer>, held: Answers) {
         peer.answers_held.fetch_add(1, Relaxed);
+        let bytes = HELD_BYTES + held.memory();
+        peer.memory.add(bytes);
         let ticket = self.next.fetch_add(1, Relaxed);
         let mut answers = self.answers.lock();
-        answers.insert((due_ns, ticket), HeldAnswer { peer: Arc::clone(peer), answers: held });
+        answers.insert((due_ns, ticket), HeldAnswer { peer: Arc::clone(peer), answers: held, bytes });
         self.answers_count.store(answers.len(), SeqCst);
         drop(answers);
         self.wake();
@@ -110,8 +123,9 @@ impl Flow {
             self.answers_count.store(answers.len(), SeqCst);
             due
         };
-        for HeldAnswer { peer, answers } in due.into_values() {
+        for HeldAnswer { peer, answers, bytes } in due.into_values() {
             peer.answers_held.fetch_sub(1, Relaxed);
+            peer.memory.remove(bytes);
             let _gone = peer.post(answers);
         }
     }
@@ -129,10 +143,14 @@ impl Flow {
         let now_ns = self.now_ns();
         let debt_ns = limit.debt_ns(now_ns);
         let hold_ns_max = self.settings.send_hold_ms_max as i64 * MILLISECOND_NS;
-        let has_room = self.has_room(ask.peer);
-        if debt_ns > hold_ns_max || (debt_ns > 0 && !has_room) {
-            let remark = self.over_limit(limit, topic, debt_ns);
-            if !has_room || ask.header.is_oneway() {
+        let messages = if header.batch { batch_records(ask.body).count() } else { 1 };
+        let no_room = self.no_room(ask.peer, messages);
+        if debt_ns > hold_ns_max || (debt_ns > 0 && no_room.is_some()) {
+            let mut remark = self.over_limit(limit, topic, debt_ns);
+            if let Some(reason) = &no_room {
+                remark = format!("{remark}; {reason}");
+            }
+            if no_room.is_some() || ask.header.is_oneway() {
                 return self.refuse_flow(ask, &remark, answers);
             }
             let mut own = Answers::default();
@@ -145,7 +163,6 @@ impl Flow {
         if let Err(refusal) = store(&mut own) {
             return ask.refuse_with(answers, &refusal);
         }
-        let messages = if header.batch { batch_records(ask.body).count() } else { 1 };
         let wait_ns = limit.charge(messages as u64, ask.body.len() as u64, now_ns);
         answers.take_store_work(&mut own);
         if wait_ns == 0 || ask.header.is_oneway() {

@@ -3,9 +3,10 @@
 //! The queue that was served longest ago comes first, even if its pull timed out meanwhile and was sent again. So no queue
 //! and no consumer starves, however low the rate.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Instant;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
@@ -13,25 +14,30 @@ use parking_lot::Mutex;
 use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
 use crate::pull::held_pulls::Held;
+use crate::pull::held_table::{HeldTable, Ticket};
 
 /// Queues of a group for which the last turn is remembered.
 const TURNS_MAX: usize = 100_000;
 
 /// The time at which the queue was served last, and the order of arrival.
 type Turn = (u64, u64);
-type Reader = (Arc<str>, i32, u64);
+/// Topic and queue → the time at which it was served last.
+type Served = HashMap<(Arc<str>, i32), u64, RandomState>;
 
 #[derive(Default)]
 struct Waiting {
-    pulls: BTreeMap<Turn, Held>,
-    /// By queue and connection, because in broadcast mode every consumer reads every queue.
-    served: HashMap<Reader, u64, RandomState>,
+    pulls: BTreeMap<Turn, Ticket>,
+    /// By connection, because in broadcast mode every consumer reads every queue.
+    served: HashMap<u64, Served, RandomState>,
+    served_count: usize,
 }
 
 #[derive(Default)]
 struct Table {
+    pulls: HeldTable<Turn>,
     groups: HashMap<Arc<str>, Waiting, RandomState>,
-    count: usize,
+    /// Connection → the groups that remember turns of it.
+    served_in: HashMap<u64, BTreeSet<Arc<str>>, RandomState>,
     next: u64,
     is_closed: bool,
 }
@@ -64,48 +70,42 @@ impl Paced {
     /// Returns the pull if there is no room for it.
     pub fn add(&self, held: Held) -> Result<(), Box<Held>> {
         let table = &mut *self.table.lock();
-        if table.is_closed || table.count >= self.count_max {
+        if table.is_closed || table.pulls.len() >= self.count_max {
             return Err(Box::new(held));
         }
-        let group = match table.groups.get_mut(&held.pull.group) {
-            Some(group) => group,
-            None => table.groups.entry(held.pull.group.clone()).or_default(),
-        };
-        let served = group.served.get(&reader(&held.pull, &held.peer)).copied().unwrap_or(0);
-        group.pulls.insert((served, table.next), held);
+        let served = table.group(&held.pull.group).served_at(&held.pull, &held.peer);
         table.next += 1;
-        table.count += 1;
-        self.count.store(table.count, SeqCst);
+        table.insert((served, table.next), held);
+        self.count.store(table.pulls.len(), SeqCst);
         Ok(())
     }
 
     /// Puts a pull back at its old turn, because it could not be served.
     pub fn put_back(&self, turn: Turn, held: Held) {
         let table = &mut *self.table.lock();
-        table.groups.entry(held.pull.group.clone()).or_default().pulls.insert(turn, held);
-        table.count += 1;
-        self.count.store(table.count, SeqCst);
+        table.insert(turn, held);
+        self.count.store(table.pulls.len(), SeqCst);
     }
 
     pub fn take_first(&self, group: &str) -> Option<(Turn, Held)> {
         let table = &mut *self.table.lock();
-        let first = table.groups.get_mut(group)?.pulls.pop_first()?;
-        table.count -= 1;
-        self.count.store(table.count, SeqCst);
-        Some(first)
+        let (turn, ticket) = table.groups.get(group)?.pulls.first_key_value()?;
+        let (turn, ticket) = (*turn, *ticket);
+        let held = table.remove(ticket)?;
+        self.count.store(table.pulls.len(), SeqCst);
+        Some((turn, held))
     }
 
     pub fn note_served(&self, pull: &Pull, peer: &Peer) {
         let table = &mut *self.table.lock();
-        table.next += 1;
-        let group = match table.groups.get_mut(&pull.group) {
-            Some(group) => group,
-            None => table.groups.entry(pull.group.clone()).or_default(),
-        };
-        if group.served.len() >= TURNS_MAX {
-            group.served.clear();
+        // Nobody would forget the turns of a peer that has left.
+        if peer.is_closing() {
+            return;
         }
-        group.served.insert(reader(pull, peer), table.next);
+        table.next += 1;
+        let now = table.next;
+        table.served_in.entry(peer.id).or_default().insert(Arc::clone(&pull.group));
+        table.group(&pull.group).note_served(pull, peer, now);
     }
 
     pub fn groups(&self) -> Vec<Arc<str>> {
@@ -120,45 +120,147 @@ impl Paced {
         }
     }
 
-    pub fn take_where(&self, wanted: impl Fn(&Held) -> bool) -> Vec<Held> {
-        if self.is_empty() {
-            return Vec::new();
-        }
-        let table = &mut *self.table.lock();
-        let mut taken = Vec::new();
-        for waiting in table.groups.values_mut() {
-            let turns: Vec<Turn> =
-                waiting.pulls.iter().filter(|(_, held)| wanted(held)).map(|(turn, _)| *turn).collect();
-            taken.extend(turns.iter().filter_map(|turn| waiting.pulls.remove(turn)));
-        }
-        table.count -= taken.len();
-        self.count.store(table.count, SeqCst);
-        taken
+    /// Takes out the pulls whose time is over.
+    pub fn take_expired(&self, now: Instant) -> Vec<Held> {
+        self.take_listed(|table| table.pulls.overdue(now))
     }
 
     /// Takes out everything and has no room from now on.
     pub fn close(&self) -> Vec<Held> {
         self.table.lock().is_closed = true;
-        self.take_where(|_| true)
+        self.take_listed(|table| table.pulls.all())
     }
 
     pub fn take_queue(&self, group: &str, topic: &str, queue_id: i32) -> Vec<Held> {
-        self.take_where(|held| {
-            *held.pull.group == *group && *held.pull.topic == *topic && held.pull.queue_id == queue_id
+        self.take_listed(|table| {
+            let is_of_queue = |ticket: &Ticket| {
+                let held = table.pulls.get(*ticket);
+                held.is_some_and(|held| *held.pull.topic == *topic && held.pull.queue_id == queue_id)
+            };
+            let waiting = table.groups.get(group);
+            let tickets = waiting.into_iter().flat_map(|waiting| waiting.pulls.values());
+            tickets.copied().filter(is_of_queue).collect()
         })
     }
 
     /// Forgets the pulls and turns of a peer that has left.
-    pub fn drop_peer(&self, peer: &Arc<Peer>) {
-        drop(self.take_where(|held| Arc::ptr_eq(&held.peer, peer)));
-        let mut table = self.table.lock();
-        for waiting in table.groups.values_mut() {
-            waiting.served.retain(|(_, _, id), _| *id != peer.id);
+    pub fn drop_peer(&self, peer: &Peer) {
+        drop(self.take_listed(|table| table.pulls.of_peer(peer)));
+        let table = &mut *self.table.lock();
+        for group in table.served_in.remove(&peer.id).into_iter().flatten() {
+            if let Some(waiting) = table.groups.get_mut(&group) {
+                waiting.forget(peer);
+                if waiting.pulls.is_empty() && waiting.served.is_empty() {
+                    table.groups.remove(&group);
+                }
+            }
         }
-        table.groups.retain(|_, waiting| !waiting.pulls.is_empty() || !waiting.served.is_empty());
+    }
+
+    /// Takes out the pulls that `list` names.
+    fn take_listed(&self, list: impl FnOnce(&Table) -> Vec<Ticket>) -> Vec<Held> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let table = &mut *self.table.lock();
+        let listed = list(table);
+        let taken = listed.into_iter().filter_map(|ticket| table.remove(ticket)).collect();
+        self.count.store(table.pulls.len(), SeqCst);
+        taken
     }
 }
 
-fn reader(pull: &Pull, peer: &Peer) -> Reader {
-    (pull.topic.clone(), pull.queue_id, peer.id)
+impl Table {
+    fn group(&mut self, group: &Arc<str>) -> &mut Waiting {
+        self.groups.entry(Arc::clone(group)).or_default()
+    }
+
+    fn insert(&mut self, turn: Turn, held: Held) {
+        let (group, deadline) = (Arc::clone(&held.pull.group), held.deadline);
+        let ticket = self.pulls.insert(held, deadline, turn);
+        self.group(&group).pulls.insert(turn, ticket);
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<Held> {
+        let (held, turn) = self.pulls.remove(ticket)?;
+        if let Some(waiting) = self.groups.get_mut(&held.pull.group) {
+            waiting.pulls.remove(&turn);
+        }
+        Some(held)
+    }
+}
+
+impl Waiting {
+    fn served_at(&self, pull: &Pull, peer: &Peer) -> u64 {
+        let served = self.served.get(&peer.id).and_then(|served| served.get(&queue(pull)));
+        served.copied().unwrap_or(0)
+    }
+
+    fn note_served(&mut self, pull: &Pull, peer: &Peer, now: u64) {
+        if self.served_count >= TURNS_MAX {
+            self.served.clear();
+            self.served_count = 0;
+        }
+        if self.served.entry(peer.id).or_default().insert(queue(pull), now).is_none() {
+            self.served_count += 1;
+        }
+    }
+
+    fn forget(&mut self, peer: &Peer) {
+        self.served_count -= self.served.remove(&peer.id).map_or(0, |served| served.len());
+    }
+}
+
+fn queue(pull: &Pull) -> (Arc<str>, i32) {
+    (Arc::clone(&pull.topic), pull.queue_id)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use metaq_store::Filter;
+
+    use super::*;
+    use crate::pull::held_pulls::tests::{held, peer};
+    use crate::pull::held_table::tests::COMPARISONS;
+
+    fn add(paced: &Paced, peer: &Arc<Peer>, opaque: i32) {
+        assert!(paced.add(held(peer, opaque, Filter::All)).is_ok());
+    }
+
+    #[test]
+    fn the_end_of_a_connection_costs_what_it_had_waiting() {
+        let (paced, many, one) = (Paced::new(usize::MAX), peer(1), peer(2));
+        for opaque in 0..3_000 {
+            add(&paced, &many, opaque);
+        }
+        add(&paced, &one, -1);
+        paced.note_served(&held(&one, -2, Filter::All).pull, &one);
+        COMPARISONS.set(0);
+        paced.drop_peer(&peer(3));
+        paced.drop_peer(&one);
+        assert!(COMPARISONS.get() < 100, "{} comparisons for 3,000 pulls", COMPARISONS.get());
+        assert_eq!(paced.len(), 3_000);
+        assert_eq!(paced.take_expired(Instant::now()).len(), 3_000);
+        paced.drop_peer(&many);
+        let table = paced.table.lock();
+        assert!(table.pulls.is_clean() && table.served_in.is_empty());
+    }
+
+    #[test]
+    fn the_queue_that_was_served_longest_ago_comes_first_even_if_it_is_put_back() {
+        let (paced, one, other) = (Paced::new(3), peer(1), peer(2));
+        paced.note_served(&held(&one, 0, Filter::All).pull, &one);
+        add(&paced, &one, 1);
+        add(&paced, &other, 2);
+        add(&paced, &one, 3);
+        assert!(paced.add(held(&one, 4, Filter::All)).is_err());
+        let (turn, first) = paced.take_first("g").unwrap();
+        assert_eq!(first.pull.opaque, 2);
+        paced.put_back(turn, first);
+        let order: Vec<i32> =
+            std::iter::from_fn(|| paced.take_first("g")).map(|(_, held)| held.pull.opaque).collect();
+        assert_eq!(order, [2, 1, 3]);
+        assert!(paced.is_empty() && paced.table.lock().pulls.is_clean());
+    }
 }

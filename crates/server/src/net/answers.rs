@@ -10,9 +10,10 @@ use metaq_store::Store;
 use metaq_wire::{Encoding, FrameEncoder};
 
 use crate::codes::response_code;
+use crate::metrics::latency::{Answered, Exchange, Latencies};
 use crate::net::output::{Body, Output};
 use crate::net::route::Ask;
-use crate::send::answer::{Origin, SendAnswer};
+use crate::send::answer::{Origin, SendAnswer, Stored};
 
 /// A request that is done, and what its answer says about it.
 enum Acknowledged {
@@ -20,10 +21,22 @@ enum Acknowledged {
     TransactionEnded,
 }
 
+impl Acknowledged {
+    fn batch_bytes(&self) -> usize {
+        match self {
+            Acknowledged::Sent(SendAnswer { physical_offset: Stored::AllAt(offsets), .. }) => {
+                size_of_val(&offsets[..])
+            }
+            Acknowledged::Sent(_) | Acknowledged::TransactionEnded => 0,
+        }
+    }
+}
+
 /// An acknowledgement that waits until everything below `end_offset` is confirmed.
 struct Unconfirmed {
     end_offset: i64,
     since_ms: u64,
+    request_code: i32,
     encoding: Encoding,
     opaque: i32,
     acknowledged: Acknowledged,
@@ -74,11 +87,22 @@ impl Verdict {
 pub struct Answers {
     pub output: Output,
     unconfirmed: VecDeque<Unconfirmed>,
+    /// Memory of the batches among them, besides their places.
+    unconfirmed_bytes: usize,
     /// The broker that stored the messages of `unconfirmed`.
     origin: Option<Arc<Origin>>,
     appended: bool,
     ended: bool,
     confirm_to: i64,
+    /// The code of the answer that was added last, until it is noted with its request.
+    last_code: Option<i32>,
+    answered: Answered,
+}
+
+/// Records the times of answers that waited.
+pub struct Waits<'a> {
+    pub latencies: Option<&'a Latencies>,
+    pub now_ms: u64,
 }
 
 impl Answers {
@@ -92,6 +116,7 @@ impl Answers {
         fill: impl FnOnce(&mut FrameEncoder<'_>),
         body: Body,
     ) {
+        self.last_code = Some(code);
         let mut frame = FrameEncoder::response(self.output.tail(), encoding, code, opaque);
         if let Some(remark) = remark {
             frame.remark(remark);
@@ -105,6 +130,7 @@ impl Answers {
 
     /// Adds a response without body, whose remark is short.
     pub fn add(&mut self, encoding: Encoding, opaque: i32, code: i32, remark: &str, fields: &[(&str, i64)]) {
+        self.last_code = Some(code);
         let mut frame = FrameEncoder::response(self.output.tail(), encoding, code, opaque);
         if !remark.is_empty() {
             frame.remark(remark);
@@ -117,6 +143,7 @@ impl Answers {
 
     /// Acknowledges a send at once.
     pub fn add_sent(&mut self, ask: &Ask<'_>, origin: &Origin, answer: &SendAnswer<'_>) {
+        self.last_code = Some(response_code::SUCCESS);
         let out = self.output.tail();
         let mut frame = FrameEncoder::response(out, ask.encoding, response_code::SUCCESS, ask.header.opaque);
         answer.encode(origin, &mut frame);
@@ -144,13 +171,27 @@ impl Answers {
 
     fn add_when_confirmed(&mut self, ask: &Ask<'_>, acknowledged: Acknowledged, end_offset: i64) {
         self.confirm_to = self.confirm_to.max(end_offset);
+        self.unconfirmed_bytes += acknowledged.batch_bytes();
         self.unconfirmed.push_back(Unconfirmed {
             end_offset,
             since_ms: ask.peer.now_ms(),
+            request_code: ask.header.code,
             encoding: ask.encoding,
             opaque: ask.header.opaque,
             acknowledged,
         });
+    }
+
+    /// Notes that the request was answered in this pass, if it was.
+    pub fn note_answered(&mut self, request_code: i32) {
+        if let Some(response_code) = self.last_code.take() {
+            self.answered.note(Exchange { request_code, response_code, is_long_polling: false });
+        }
+    }
+
+    /// Records how long the requests took that were answered in this pass.
+    pub fn record_answered(&mut self, latencies: &Latencies, elapsed_ms: u64) {
+        self.answered.record(latencies, elapsed_ms);
     }
 
     /// Notes that this pass appended to the log, so that `finish_pass` dispatches it.
@@ -189,6 +230,7 @@ impl Answers {
     pub fn absorb(&mut self, other: Answers) {
         self.output.absorb(other.output);
         if !other.unconfirmed.is_empty() {
+            self.unconfirmed_bytes += other.unconfirmed_bytes;
             self.unconfirmed.extend(other.unconfirmed);
             self.origin = other.origin.or(self.origin.take());
         }
@@ -196,7 +238,8 @@ impl Answers {
 
     /// About the memory of this process that these answers take.
     pub fn memory(&self) -> usize {
-        self.output.memory() + self.unconfirmed.capacity() * size_of::<Unconfirmed>()
+        let unconfirmed = self.unconfirmed.capacity() * size_of::<Unconfirmed>();
+        self.output.memory() + unconfirmed + self.unconfirmed_bytes
     }
 
     /// Gives back buffers that hold nothing.
@@ -217,39 +260,46 @@ impl Answers {
     }
 
     /// Encodes every acknowledgement whose record is confirmed.
-    pub fn release_confirmed(&mut self, confirmed_offset: i64) {
+    pub fn release_confirmed(&mut self, confirmed_offset: i64, waits: &Waits<'_>) {
         while self.unconfirmed.front().is_some_and(|oldest| oldest.end_offset <= confirmed_offset) {
-            self.release_oldest(Verdict::Confirmed);
+            self.release_oldest(Verdict::Confirmed, waits);
         }
     }
 
     /// Answers those who waited too long with a time-out, which has the same fields as success. Its code says whether
     /// this disk was too slow, which has everything below `held_offset`, or the replicas.
-    pub fn release_expired(&mut self, older_than_ms: u64, held_offset: i64) {
+    pub fn release_expired(&mut self, older_than_ms: u64, held_offset: i64, waits: &Waits<'_>) {
         while let Some(oldest) = self.unconfirmed.front().filter(|oldest| oldest.since_ms <= older_than_ms) {
             let is_held = oldest.end_offset <= held_offset;
-            self.release_oldest(if is_held { Verdict::ReplicasTimedOut } else { Verdict::DiskTimedOut });
+            let verdict = if is_held { Verdict::ReplicasTimedOut } else { Verdict::DiskTimedOut };
+            self.release_oldest(verdict, waits);
         }
     }
 
     /// Answers everybody who waits with an error: after a failed sync nothing may be called stored.
-    pub fn fail_unconfirmed(&mut self) {
+    pub fn fail_unconfirmed(&mut self, waits: &Waits<'_>) {
         while !self.unconfirmed.is_empty() {
-            self.release_oldest(Verdict::SyncFailed);
+            self.release_oldest(Verdict::SyncFailed, waits);
         }
     }
 
     /// Answers everybody who waits, because this broker is not the master any more.
-    pub fn give_up_unconfirmed(&mut self) {
+    pub fn give_up_unconfirmed(&mut self, waits: &Waits<'_>) {
         while !self.unconfirmed.is_empty() {
-            self.release_oldest(Verdict::Replaced);
+            self.release_oldest(Verdict::Replaced, waits);
         }
     }
 
-    fn release_oldest(&mut self, verdict: Verdict) {
+    fn release_oldest(&mut self, verdict: Verdict, waits: &Waits<'_>) {
         let Some(answer) = self.unconfirmed.pop_front() else {
             return;
         };
+        if let Some(latencies) = waits.latencies {
+            let (request_code, response_code) = (answer.request_code, verdict.code());
+            let exchange = Exchange { request_code, response_code, is_long_polling: false };
+            latencies.record(exchange, waits.now_ms.saturating_sub(answer.since_ms));
+        }
+        self.unconfirmed_bytes -= answer.acknowledged.batch_bytes();
         let out = self.output.tail();
         let mut frame = FrameEncoder::response(out, answer.encoding, verdict.code(), answer.opaque);
         if let Some(remark) = verdict.remark() {

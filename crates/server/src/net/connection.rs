@@ -9,7 +9,7 @@ use metaq_transport::{Progress, Protocol, Transport, sniff};
 use metaq_wire::{WireError, next_frame};
 use tokio::net::TcpStream;
 
-use crate::net::answers::Answers;
+use crate::net::answers::{Answers, Waits};
 use crate::net::listener::Shared;
 use crate::net::memory::Buffers;
 use crate::net::output::{GATHER_MAX, Output};
@@ -138,6 +138,7 @@ fn handle_frames(
     let mut handled = Ok(());
     let plane = shared.plane();
     let broker = plane.as_ref().map(|plane| &plane.broker);
+    let began_ms = peer.now_ms();
     let (unsent_bytes, output_bytes) = (answers.output.len(), turn.output_bytes);
     input.has_more = false;
     loop {
@@ -167,7 +168,10 @@ fn handle_frames(
     if let Some(broker) = broker {
         broker.finish_pass(answers);
     }
-    peer.mark_active(!input.has_more && !input.unread().is_empty());
+    let now_ms = peer.mark_active(!input.has_more && !input.unread().is_empty());
+    if let Some(broker) = broker {
+        answers.record_answered(&broker.latencies, now_ms - began_ms);
+    }
     input.compact();
     if input.buffer.capacity() > 2 * READ_BYTES && shared.memory.is_scarce() {
         input.release_buffer();
@@ -180,23 +184,25 @@ fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
     let is_last_call = peer.answers_unconfirmed.load(SeqCst);
     if answers.unconfirmed_count() > 0 {
         let broker = shared.answering();
+        let now_ms = peer.now_ms();
+        let waits = Waits { latencies: broker.as_ref().map(|broker| &*broker.latencies), now_ms };
         if let Some(broker) = &broker {
             // Ask first and look second: a confirmation in between then wakes us for nothing, but none is missed.
             broker.wake_on_confirmation(peer);
-            answers.release_confirmed(broker.store.acknowledgeable_offset());
+            answers.release_confirmed(broker.store.acknowledgeable_offset(), &waits);
             if broker.sync_failed() {
-                answers.fail_unconfirmed();
+                answers.fail_unconfirmed(&waits);
             }
             let patience_ms = broker.flush_timeout_ms;
-            if let Some(older_than_ms) = peer.now_ms().checked_sub(patience_ms) {
-                answers.release_expired(older_than_ms, broker.store.held_offset());
+            if let Some(older_than_ms) = now_ms.checked_sub(patience_ms) {
+                answers.release_expired(older_than_ms, broker.store.held_offset(), &waits);
             }
         }
         if is_last_call && broker.as_ref().is_some_and(|broker| broker.gave_up_confirmations()) {
-            answers.give_up_unconfirmed();
+            answers.give_up_unconfirmed(&waits);
         } else if is_last_call || broker.is_none() {
-            let held_offset = broker.map_or(0, |broker| broker.store.held_offset());
-            answers.release_expired(u64::MAX, held_offset);
+            let held_offset = broker.as_ref().map_or(0, |broker| broker.store.held_offset());
+            answers.release_expired(u64::MAX, held_offset, &waits);
         }
         peer.mark_unconfirmed(answers.unconfirmed_since_ms());
     }

@@ -17,10 +17,13 @@ macro_rules! counts {
             }
 
             pub fn figures(&self, connections: u64, memory: &Memory) -> ListenerFigures {
+                let (group_bytes, group_bytes_peak) = memory.groups.largest();
                 ListenerFigures {
                     connections,
                     memory_bytes: memory.used() as u64,
                     memory_bytes_peak: memory.peak() as u64,
+                    group_memory_bytes: group_bytes as u64,
+                    group_memory_bytes_peak: group_bytes_peak as u64,
                     $($name: self.$name.get()),*
                 }
             }
@@ -32,6 +35,9 @@ macro_rules! counts {
             pub connections: u64,
             pub memory_bytes: u64,
             pub memory_bytes_peak: u64,
+            /// The memory of the group that uses most.
+            pub group_memory_bytes: u64,
+            pub group_memory_bytes_peak: u64,
             $(pub $name: u64),*
         }
     };

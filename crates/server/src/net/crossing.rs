@@ -19,6 +19,9 @@ use crate::notice::Notice;
 /// Memory that a request takes besides its bytes.
 const CROSSED_BYTES: usize = 256;
 
+/// Fields of a header that Python reads.
+const FIELDS_MAX: usize = 256;
+
 /// A request that waits: for Python, for the master that it is relayed to, or for a new role. It owns its bytes.
 pub struct Crossed {
     pub peer: Arc<Peer>,
@@ -78,12 +81,23 @@ impl Crossed {
         Header::parse(self.encoding, &self.header)
     }
 
+    /// The fields for Python. Every command has far fewer than the limit.
     pub fn fields(&self) -> Result<Vec<(String, String)>, WireError> {
         let header = self.header()?;
-        header
-            .fields()
-            .map(|field| field.map(|(name, value)| (name.into_owned(), value.into_owned())))
-            .collect()
+        let mut fields = Vec::new();
+        for field in header.fields() {
+            let (name, value) = field?;
+            if fields.len() == FIELDS_MAX {
+                return Err(WireError::TooManyFields(FIELDS_MAX));
+            }
+            fields.push((name.into_owned(), value.into_owned()));
+        }
+        Ok(fields)
+    }
+
+    /// The time since it arrived.
+    pub fn elapsed_ms(&self) -> u64 {
+        self.peer.now_ms().saturating_sub(self.since_ms)
     }
 
     /// Answers the request, unless it is a oneway or its peer has left.
@@ -275,7 +289,7 @@ impl Crossing {
         let Event::Request(crossed) = event else {
             return false;
         };
-        let age_ms = crossed.peer.now_ms().saturating_sub(crossed.since_ms);
+        let age_ms = crossed.elapsed_ms();
         if crossed.oneway || age_ms <= self.limits.age_ms_max {
             return false;
         }

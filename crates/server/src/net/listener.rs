@@ -115,7 +115,7 @@ impl Listener {
             relay: Relay::new(&settings),
             held_appends: HeldAppends::new(&settings),
             runtime: OnceLock::new(),
-            memory: Memory::new(settings.memory_bytes_max),
+            memory: Memory::new(settings.memory_bytes_max, settings.group_memory_bytes_max),
             settings,
             crossing,
             hot,
@@ -214,6 +214,13 @@ impl Listener {
     /// Relays requests of a replica to the master at this `host:port` from now on; None relays nothing.
     pub fn set_relay(&self, address: Option<&str>) -> Result<(), ServerError> {
         self.shared.relay.set_master(address)
+    }
+
+    /// Counts bytes that the control plane keeps for a group; fewer than none if it keeps less.
+    pub fn count_group_memory(&self, group: &str, bytes: i64) {
+        let groups = &self.shared.memory.groups;
+        let count = usize::try_from(bytes.unsigned_abs()).unwrap_or(usize::MAX);
+        if bytes >= 0 { groups.add(group, count) } else { groups.remove(group, count) }
     }
 
     pub fn figures(&self) -> ListenerFigures {

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
+use crate::net::group_memory::GroupMemory;
+
 /// Bytes by which a connection's part changes before the sum of all follows.
 const STEP_BYTES: usize = 16 * 1024;
 /// The memory of a connection that does nothing. It also makes up for what is below a step.
@@ -28,15 +30,18 @@ pub struct Memory {
     peak: AtomicUsize,
     bytes_max: usize,
     exceeded: Notify,
+    /// The same bytes where they are kept for a group, and what the control plane keeps for it.
+    pub groups: GroupMemory,
 }
 
 impl Memory {
-    pub fn new(bytes_max: usize) -> Arc<Self> {
+    pub fn new(bytes_max: usize, group_bytes_max: usize) -> Arc<Self> {
         Arc::new(Memory {
             used: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
             bytes_max,
             exceeded: Notify::new(),
+            groups: GroupMemory::new(group_bytes_max),
         })
     }
 
@@ -188,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_sum_follows_its_parts_in_steps_and_ends_at_zero() {
-        let all = Memory::new(10 * STEP_BYTES);
+        let all = Memory::new(10 * STEP_BYTES, usize::MAX);
         let (one, other) = (PeerMemory::new(&all, usize::MAX), PeerMemory::new(&all, usize::MAX));
         for bytes in [1, 100, STEP_BYTES, 3 * STEP_BYTES + 7] {
             one.add(bytes);
@@ -207,7 +212,7 @@ mod tests {
 
     #[test]
     fn buffers_are_counted_until_they_are_dropped() {
-        let all = Memory::new(usize::MAX);
+        let all = Memory::new(usize::MAX, usize::MAX);
         let memory = PeerMemory::new(&all, usize::MAX);
         let mut buffers = Buffers::new(&memory);
         buffers.count(STEP_BYTES - 1);
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_limit_that_is_reached() {
-        let all = Memory::new(1_000_000);
+        let all = Memory::new(1_000_000, usize::MAX);
         let memory = PeerMemory::new(&all, 1_000_000);
         assert_eq!(memory.refusal(400_000), None);
         assert!(memory.refusal(500_000).is_some_and(|remark| remark.contains("500000 bytes, half of")));

@@ -1,10 +1,10 @@
 //! One connection as the rest of the server sees it: its mailbox, its figures and its signs of life.
 
 use std::net::SocketAddr;
-use std::sync::OnceLock;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -122,8 +122,8 @@ impl Peer {
         drop(self.take_posted());
     }
 
-    /// Counts one more pull that waits, with its bytes, or says why it may not.
-    pub fn begin_hold(&self, bytes: usize, count_max: usize) -> Result<(), String> {
+    /// Counts one more pull of the group that waits, with its bytes, or says why it may not.
+    pub fn begin_hold(&self, group: &Arc<str>, bytes: usize, count_max: usize) -> Result<(), String> {
         if self.holds.load(Relaxed) >= count_max {
             return Err(format!(
                 "[OVERLOAD] {count_max} pulls of this connection are held already (connection_hold_max); try again later"
@@ -132,12 +132,14 @@ impl Peer {
         if let Some(remark) = self.memory.refusal(bytes) {
             return Err(remark);
         }
+        self.memory.all().groups.keep(group, bytes)?;
         self.holds.fetch_add(1, Relaxed);
         self.memory.add(bytes);
         Ok(())
     }
 
-    pub fn end_hold(&self, bytes: usize) {
+    pub fn end_hold(&self, group: &str, bytes: usize) {
+        self.memory.all().groups.remove(group, bytes);
         self.holds.fetch_sub(1, Relaxed);
         self.memory.remove(bytes);
     }
@@ -183,7 +185,8 @@ impl Peer {
         self.started.elapsed().as_millis() as u64
     }
 
-    pub fn mark_active(&self, partial_frame: bool) {
+    /// Notes that something came, and returns the time.
+    pub fn mark_active(&self, partial_frame: bool) -> u64 {
         let now = self.now_ms();
         self.active_ms.store(now, Relaxed);
         if !partial_frame {
@@ -191,6 +194,7 @@ impl Peer {
         } else if self.partial_ms.load(Relaxed) == 0 {
             self.partial_ms.store(now + 1, Relaxed);
         }
+        now
     }
 
     /// Notes whether answers wait because the peer does not read.

@@ -2,14 +2,20 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use metaq_wire::{Encoding, Frame, Header, WireError};
 
 use crate::broker::Broker;
 use crate::codes::{HotRequest, hot_request, is_reply, request_code, response_code};
+use crate::metrics::latency::Exchange;
 use crate::net::answers::Answers;
 use crate::net::crossing::{Crossed, Event};
 use crate::net::listener::Shared;
 use crate::net::peer::Peer;
+
+/// Headers carry properties and filters, which have limits of their own far below. Reading one of this size takes about a
+/// millisecond.
+const HEADER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Said while a broker's listener has no plane.
 const NO_PLANE: &str = "[ROLE] this broker serves no messages now: it starts, stops or changes its role; try again later or ask another broker";
@@ -73,15 +79,24 @@ impl Ask<'_> {
     }
 
     pub fn offset(&self, answers: &mut Answers, value: i64) -> Outcome {
-        if !self.header.is_oneway() {
-            answers.add(self.encoding, self.header.opaque, response_code::SUCCESS, "", &[("offset", value)]);
-        }
-        Outcome::Done
+        self.offset_with(answers, value, "")
+    }
+
+    pub fn offset_with(&self, answers: &mut Answers, value: i64, remark: &str) -> Outcome {
+        self.succeed(answers, remark, &[("offset", value)])
     }
 
     pub fn done(&self, answers: &mut Answers) -> Outcome {
+        self.done_with(answers, "")
+    }
+
+    pub fn done_with(&self, answers: &mut Answers, remark: &str) -> Outcome {
+        self.succeed(answers, remark, &[])
+    }
+
+    fn succeed(&self, answers: &mut Answers, remark: &str, fields: &[(&str, i64)]) -> Outcome {
         if !self.header.is_oneway() {
-            answers.add(self.encoding, self.header.opaque, response_code::SUCCESS, "", &[]);
+            answers.add(self.encoding, self.header.opaque, response_code::SUCCESS, remark, fields);
         }
         Outcome::Done
     }
@@ -106,6 +121,10 @@ impl Shared {
         frame: &Frame<'_>,
         answers: &mut Answers,
     ) -> Result<(), WireError> {
+        let length = frame.header.len();
+        if length > HEADER_BYTES_MAX {
+            return Err(WireError::HeaderTooLong { length, limit: HEADER_BYTES_MAX });
+        }
         let header = Header::parse(frame.encoding, frame.header)?;
         peer.counts.requests.add(1);
         if header.is_response() {
@@ -116,6 +135,7 @@ impl Shared {
         let (encoding, header_bytes, body) = (frame.encoding, frame.header, frame.body);
         let ask = Ask { peer, encoding, header: &header, header_bytes, body, again: false };
         if self.handle_hot(broker, &ask, answers) == Outcome::Done {
+            answers.note_answered(header.code);
             return Ok(());
         }
         self.cross(&ask, answers);
@@ -127,6 +147,23 @@ impl Shared {
         let header = crossed.header()?;
         self.handle_apart(&crossed.ask(&header, true), Shared::handle_hot);
         Ok(())
+    }
+
+    /// Answers a request as Python decided.
+    pub fn respond(
+        &self,
+        crossed: &Crossed,
+        code: i32,
+        remark: Option<&str>,
+        fields: &[(String, String)],
+        body: Bytes,
+    ) {
+        crossed.respond(code, remark, fields, body);
+        if let Some(plane) = self.plane().as_ref() {
+            let (request_code, response_code) = (crossed.code, code);
+            let exchange = Exchange { request_code, response_code, is_long_polling: false };
+            plane.broker.latencies.record(exchange, crossed.elapsed_ms());
+        }
     }
 
     /// Handles a request that was kept back, and posts the answer.

@@ -1,5 +1,7 @@
 //! Which pulls are served, and through which filter.
 
+use std::sync::Arc;
+
 use metaq_store::Filter;
 use metaq_wire::{PullHeader, tag_code};
 
@@ -7,7 +9,7 @@ use crate::codes::response_code;
 use crate::net::route::{Ask, Refusal};
 use crate::policy::{Group, PERMISSION_READ, Snapshot};
 use crate::pull::Puller;
-use crate::pull::handler::Pull;
+use crate::pull::handler::{FLAG_FIXED_RANGE, Pull};
 
 const FLAG_SUBSCRIPTION: i32 = 4;
 const SQL92: &str = "SQL92";
@@ -82,18 +84,22 @@ impl Puller {
             .bytes_max
             .filter(|bytes| *bytes > 0)
             .map_or(self.settings.bytes_default, |bytes| bytes as usize);
+        let delivered = group.traffic.of(&group.name, &topic.name, topic.read_queues);
         Ok(Pull {
             encoding: ask.encoding,
             opaque: ask.header.opaque,
-            group: group.name.as_str().into(),
-            topic: (&*header.topic).into(),
+            group: Arc::clone(&delivered.group),
+            topic: Arc::clone(&delivered.topic),
             queue_id: header.queue_id,
             queue_offset: header.queue_offset,
             count_max: (header.count_max.max(1) as usize).min(self.settings.messages_max),
             bytes_max: bytes_max.min(self.settings.bytes_max),
             filter,
+            is_fixed_range: header.system_flag & FLAG_FIXED_RANGE != 0,
             broker_id: group.broker_id,
             slow_broker_id: group.slow_broker_id,
+            request_code: ask.header.code,
+            delivered,
         })
     }
 

@@ -9,6 +9,7 @@ use metaq_store::{GetStatus, Got};
 use metaq_wire::{FrameEncoder, layout};
 
 use crate::codes::response_code;
+use crate::metrics::latency::Exchange;
 use crate::net::answers::Answers;
 use crate::net::output::Body;
 use crate::net::peer::Peer;
@@ -16,13 +17,16 @@ use crate::pull::Puller;
 use crate::pull::handler::Pull;
 use crate::pull::held_pulls::Held;
 
-const MASTER_ID: i64 = 0;
+pub(super) const MASTER_ID: i64 = 0;
 
 impl Puller {
     /// Answers a held pull, from any thread.
     pub(super) fn post_answer(&self, held: &Held, code: i32, got: Got) {
         let mut answers = Answers::default();
         self.add_answer(&held.pull, &held.peer, code, got, &mut answers);
+        let request_code = held.pull.request_code;
+        let exchange = Exchange { request_code, response_code: code, is_long_polling: true };
+        self.latencies.record(exchange, held.since.elapsed().as_millis() as u64);
         let _gone = held.peer.post(answers);
     }
 
@@ -36,6 +40,9 @@ impl Puller {
     ) {
         peer.counts.messages_out.add(got.count as u64);
         peer.counts.bytes_out.add(got.bytes as u64);
+        if got.count > 0 {
+            pull.delivered.hand_out(pull.queue_id, got.next_offset, got.count as u64, got.bytes as u64);
+        }
         let suggested_broker_id = self.recent_bytes.map_or(MASTER_ID, |recent_bytes| {
             let is_old = self.is_old(pull, &got, recent_bytes);
             match (is_old, self.is_replica) {

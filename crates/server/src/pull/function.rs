@@ -6,7 +6,6 @@ use bytes::Bytes;
 use metaq_store::{Filter, GetStatus, Got};
 use metaq_wire::layout;
 
-use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::pull::Puller;
 use crate::pull::handler::Pull;
@@ -42,10 +41,7 @@ impl Puller {
             if held.peer.is_closing() {
                 continue;
             }
-            if let Some(elsewhere) = self.redirect(&held.pull) {
-                self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
-                continue;
-            }
+            let Some(held) = self.redirect(held) else { continue };
             let pull = &held.pull;
             let mut got = self.store.get(
                 &pull.topic,
@@ -72,11 +68,7 @@ impl Puller {
     /// a verdict are judged again for the next pull.
     pub fn answer_batch(&self, batch: Batch, verdicts: &[u8]) {
         let got = batch.choose(verdicts);
-        let held = batch.held;
-        if let Some(elsewhere) = self.redirect(&held.pull) {
-            self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
-            return;
-        }
+        let Some(held) = self.redirect(batch.held) else { return };
         self.charge_consumed(&held.pull.group, &got);
         if let Some(still_waiting) = self.wait_on_or_answer(held, got) {
             self.register_or_finish(still_waiting);

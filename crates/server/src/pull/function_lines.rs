@@ -3,7 +3,7 @@
 //! Only the pull waits in line. Its messages are gathered when a worker is free, so a slow function costs a few hundred
 //! bytes for each pull that waits for it, and nobody else anything.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,16 +14,14 @@ use parking_lot::Mutex;
 use crate::net::peer::Peer;
 use crate::notice::Notice;
 use crate::pull::held_pulls::Held;
-
-struct Waiting {
-    held: Held,
-    answer_by: Instant,
-}
+use crate::pull::held_table::{HeldTable, Ticket};
 
 #[derive(Default)]
 struct Lines {
-    by_function: HashMap<String, VecDeque<Waiting>, RandomState>,
-    count: usize,
+    /// Each with its function.
+    pulls: HeldTable<Arc<str>>,
+    /// Oldest first.
+    by_function: HashMap<Arc<str>, BTreeSet<Ticket>, RandomState>,
     is_closed: bool,
 }
 
@@ -49,15 +47,16 @@ impl FunctionLines {
     /// Puts the pull at the end of the function's line; returns it if there is no room.
     pub fn add(&self, function: &str, held: Held) -> Result<(), Box<Held>> {
         let mut lines = self.lines.lock();
-        if lines.is_closed || lines.count >= self.count_max {
+        if lines.is_closed || lines.pulls.len() >= self.count_max {
             return Err(Box::new(held));
         }
-        lines.count += 1;
-        let line = match lines.by_function.get_mut(function) {
-            Some(line) => line,
-            None => lines.by_function.entry(function.to_owned()).or_default(),
+        let function = match lines.by_function.get_key_value(function) {
+            Some((function, _)) => Arc::clone(function),
+            None => Arc::from(function),
         };
-        line.push_back(Waiting { held, answer_by: Instant::now() + self.wait_max });
+        let ticket = lines.pulls.insert(held, Instant::now() + self.wait_max, Arc::clone(&function));
+        let line = lines.by_function.entry(function).or_default();
+        line.insert(ticket);
         let first = line.len() == 1;
         drop(lines);
         if first {
@@ -69,52 +68,53 @@ impl FunctionLines {
     /// The functions that pulls wait for. A pull that comes to an empty line after this signals again.
     pub fn wanted(&self) -> Vec<String> {
         self.notice.clear();
-        self.lines.lock().by_function.keys().cloned().collect()
+        self.lines.lock().by_function.keys().map(ToString::to_string).collect()
     }
 
     /// Takes the first pull in line, and says whether others wait behind it.
     pub fn take(&self, function: &str) -> Option<(Held, bool)> {
         let mut lines = self.lines.lock();
-        let line = lines.by_function.get_mut(function)?;
-        let first = line.pop_front()?;
-        let more = !line.is_empty();
-        if !more {
-            lines.by_function.remove(function);
-        }
-        lines.count -= 1;
-        Some((first.held, more))
+        let first = *lines.by_function.get(function)?.first()?;
+        let held = lines.remove(first)?;
+        Some((held, lines.by_function.contains_key(function)))
     }
 
     pub fn take_expired(&self, now: Instant) -> Vec<Held> {
-        self.take_where(|waiting| waiting.answer_by <= now)
+        self.take_listed(|lines| lines.pulls.overdue(now))
     }
 
     /// Takes out everything and has no room from now on.
     pub fn close(&self) -> Vec<Held> {
-        self.lines.lock().is_closed = true;
-        self.take_where(|_| true)
+        self.take_listed(|lines| {
+            lines.is_closed = true;
+            lines.pulls.all()
+        })
     }
 
     /// Forgets the pulls of a peer that has left.
-    pub fn drop_peer(&self, peer: &Arc<Peer>) {
-        self.take_where(|waiting| Arc::ptr_eq(&waiting.held.peer, peer));
+    pub fn drop_peer(&self, peer: &Peer) {
+        drop(self.take_listed(|lines| lines.pulls.of_peer(peer)));
     }
 
-    fn take_where(&self, wanted: impl Fn(&Waiting) -> bool) -> Vec<Held> {
+    /// Takes out the pulls that `list` names.
+    fn take_listed(&self, list: impl FnOnce(&mut Lines) -> Vec<Ticket>) -> Vec<Held> {
         let lines = &mut *self.lines.lock();
-        if lines.count == 0 {
-            return Vec::new();
+        let listed = list(lines);
+        listed.into_iter().filter_map(|ticket| lines.remove(ticket)).collect()
+    }
+}
+
+impl Lines {
+    /// An empty line is removed.
+    fn remove(&mut self, ticket: Ticket) -> Option<Held> {
+        let (held, function) = self.pulls.remove(ticket)?;
+        if let Some(line) = self.by_function.get_mut(&function) {
+            line.remove(&ticket);
+            if line.is_empty() {
+                self.by_function.remove(&function);
+            }
         }
-        let mut taken = Vec::new();
-        lines.by_function.retain(|_, line| {
-            let (leaving, staying): (VecDeque<Waiting>, VecDeque<Waiting>) =
-                std::mem::take(line).into_iter().partition(&wanted);
-            taken.extend(leaving.into_iter().map(|waiting| waiting.held));
-            *line = staying;
-            !line.is_empty()
-        });
-        lines.count -= taken.len();
-        taken
+        Some(held)
     }
 }
 
@@ -125,6 +125,7 @@ mod tests {
 
     use super::*;
     use crate::pull::held_pulls::tests::{held as held_pull, peer};
+    use crate::pull::held_table::tests::COMPARISONS;
 
     const WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -167,6 +168,21 @@ mod tests {
             lines.take_expired(Instant::now() + WAIT_MAX).iter().map(|held| held.pull.opaque).collect();
         assert_eq!(late, [2]);
         assert!(lines.wanted().is_empty());
-        assert_eq!(lines.lines.lock().count, 0);
+        assert!(lines.lines.lock().pulls.is_clean());
+    }
+
+    #[test]
+    fn the_end_of_a_connection_costs_what_it_had_waiting() {
+        let lines = FunctionLines::new(usize::MAX, WAIT_MAX).unwrap();
+        let (many, one) = (peer(1), peer(2));
+        for opaque in 0..3_000 {
+            assert!(lines.add("a", held(&many, opaque)).is_ok());
+        }
+        assert!(lines.add("a", held(&one, -1)).is_ok());
+        COMPARISONS.set(0);
+        lines.drop_peer(&peer(3));
+        lines.drop_peer(&one);
+        assert!(COMPARISONS.get() < 100, "{} comparisons for 3,000 pulls", COMPARISONS.get());
+        assert_eq!(lines.close().len(), 3_000);
     }
 }

@@ -8,6 +8,8 @@ use metaq_wire::{Encoding, PullHeader};
 
 use crate::codes::response_code;
 use crate::limits::flow::Flow;
+use crate::metrics::latency::Latencies;
+use crate::metrics::traffic::Delivered;
 use crate::net::answers::Answers;
 use crate::net::peer::Peer;
 use crate::net::route::{Ask, Outcome};
@@ -18,12 +20,15 @@ use crate::pull::expressions::Expressions;
 use crate::pull::function::{is_function, is_unjudged, without_candidates};
 use crate::pull::function_lines::FunctionLines;
 use crate::pull::held_pulls::Holds;
-use crate::pull::offsets::Offsets;
+use crate::pull::offsets::{Offsets, ResetStep};
+use crate::pull::signs_of_life::SignsOfLife;
 use crate::pull::visible_end::VisibleEnd;
 use crate::settings::PullSettings;
 
 const FLAG_COMMIT: i32 = 1;
 const FLAG_SUSPEND: i32 = 2;
+/// MetaQ's own: the pull belongs to a range that was fixed before, and is read as it is. Other brokers ignore the bit.
+pub(super) const FLAG_FIXED_RANGE: i32 = 1 << 16;
 
 /// A pull that was admitted. A held pull keeps this to run again.
 pub struct Pull {
@@ -36,9 +41,13 @@ pub struct Pull {
     pub count_max: usize,
     pub bytes_max: usize,
     pub filter: Filter,
+    /// Resets of the group do not concern this pull.
+    pub is_fixed_range: bool,
     /// The broker that the group reads from, and the one for records that are no longer in memory.
     pub broker_id: i64,
     pub slow_broker_id: i64,
+    pub request_code: i32,
+    pub delivered: Arc<Delivered>,
 }
 
 /// The work that may still be done for pulls in one go. A pull that finds nothing left is answered with where it stands,
@@ -63,6 +72,8 @@ pub struct Puller {
     /// The last bytes of the log, which are expected in memory; None if no replica is ever suggested.
     pub(super) recent_bytes: Option<i64>,
     pub(super) visible_end: Arc<VisibleEnd>,
+    pub(super) latencies: Arc<Latencies>,
+    pub signs: Arc<SignsOfLife>,
 }
 
 impl Puller {
@@ -75,6 +86,8 @@ impl Puller {
         offsets: Arc<Offsets>,
         flow: Arc<Flow>,
         visible_end: Arc<VisibleEnd>,
+        latencies: Arc<Latencies>,
+        signs: Arc<SignsOfLife>,
         is_replica: bool,
     ) -> std::io::Result<Self> {
         let recent_bytes = settings.slave_read.then(|| {
@@ -98,6 +111,8 @@ impl Puller {
             is_replica,
             recent_bytes,
             visible_end,
+            latencies,
+            signs,
         })
     }
 
@@ -127,17 +142,24 @@ impl Puller {
             Err(Denial::Refused(refusal)) => return ask.refuse_with(answers, &refusal),
             Err(Denial::UnknownExpression) => return Outcome::Cross,
         };
-        if let Some(elsewhere) = self.redirect(&pull) {
-            self.add_answer(&pull, ask.peer, response_code::PULL_OFFSET_MOVED, elsewhere, answers);
+        self.signs.note(&pull.group, &pull.topic, pull.queue_id);
+        let step = self.reset_step(&pull, ask.peer);
+        if let ResetStep::Redirect(queue_offset) = step {
+            self.add_redirect(&pull, queue_offset, answers);
             return Outcome::Done;
         }
+        let commits = step == ResetStep::None;
         let may_wait = header.system_flag & FLAG_SUSPEND != 0 && header.suspend_timeout_ms > 0;
         let wait = may_wait.then(|| self.suspension(header.suspend_timeout_ms as u64));
         let Some(got) = self.get_within(&pull, ask.peer, false, &mut self.allowance()) else {
-            self.take_commit(&header, self.store.max_offset(&header.topic, header.queue_id));
+            if commits {
+                self.take_commit(&header, self.store.max_offset(&header.topic, header.queue_id), ask.peer);
+            }
             return self.hold_paced(ask, pull, wait, answers);
         };
-        self.take_commit(&header, got.max_offset);
+        if commits {
+            self.take_commit(&header, got.max_offset, ask.peer);
+        }
         let code = pull_code(&got, pull.queue_offset);
         if is_unjudged(&pull, &got) {
             return self.hold(ask, pull, wait.unwrap_or_default(), Puller::line_up, answers);
@@ -150,7 +172,7 @@ impl Puller {
     }
 
     /// Commits the offset that the pull carries, unless it lies beyond the end of the queue.
-    fn take_commit(&self, header: &PullHeader<'_>, end: i64) {
+    fn take_commit(&self, header: &PullHeader<'_>, end: i64, peer: &Peer) {
         let committed_offset = header.commit_offset;
         let is_given = header.system_flag & FLAG_COMMIT != 0 && committed_offset >= 0;
         if !is_given || self.visible_end.exceeds(committed_offset, end) {
@@ -160,7 +182,7 @@ impl Puller {
         if self.is_replica {
             self.offsets.advance(group, topic, header.queue_id, committed_offset);
         } else {
-            self.offsets.commit(group, topic, header.queue_id, committed_offset);
+            let _ignored = self.offsets.commit(group, topic, header.queue_id, committed_offset, peer.id);
         }
     }
 

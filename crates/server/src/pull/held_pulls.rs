@@ -1,28 +1,35 @@
-//! Pulls that wait for a message, found by queue when one arrives, by deadline when none does, and by connection when it
-//! ends.
+//! Pulls that wait for a message, found by queue and tag when one arrives, by deadline when none does, and by connection
+//! when it ends.
 //!
-//! Arrivals take the lock of the table, so they are slowed by whoever holds it. Taking out a pull costs the same
-//! however many wait beside it: a client decides how many that are.
+//! Arrivals take the lock of the table, so they are slowed by whoever holds it. An arrival costs what the pulls cost that
+//! it wakes, and nothing for the others of its queue.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
 use foldhash::fast::RandomState;
-use metaq_store::Filter;
+use metaq_store::{Filter, TagCodes};
 use parking_lot::Mutex;
 
 use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
+use crate::pull::held_table::{HeldTable, Ticket};
 
+/// A pull is found by each of its tags, unless it has more than these.
+const INDEXED_TAGS_MAX: usize = 64;
+/// Pulls of one queue with more tags. Every arrival on the queue looks at all of them.
+pub const WIDE_PULLS_MAX: usize = 1_000;
+/// Memory of a tag by which a pull is found.
+const INDEXED_TAG_BYTES: usize = 40;
 /// Memory that a held pull takes besides its names and its filter, with its places in the table.
 const HELD_BYTES: usize = 512;
 
-/// A pull that waits for its answer. It counts as one of its connection's, with its memory, until it is dropped.
+/// A pull that waits for its answer. Its memory counts as its connection's and its group's until it is dropped.
 pub struct Held {
     pub peer: Arc<Peer>,
+    pub since: Instant,
     pub deadline: Instant,
     pub pull: Pull,
     /// Whether its offset moved while it waited, past messages that its filter did not want.
@@ -37,16 +44,23 @@ pub struct NoRoom {
 }
 
 impl Held {
-    /// Fails if too many pulls of the connection wait, or if they take too much memory.
+    /// Fails if too many pulls of the connection wait, or if they or those of the group take too much memory.
     pub fn new(
         peer: &Arc<Peer>,
         deadline: Instant,
         pull: Pull,
         connection_hold_max: usize,
     ) -> Result<Self, Box<NoRoom>> {
-        let bytes = HELD_BYTES + pull.group.len() + pull.topic.len() + pull.filter.memory_bytes();
-        match peer.begin_hold(bytes, connection_hold_max) {
-            Ok(()) => Ok(Held { peer: Arc::clone(peer), deadline, pull, advanced: false, bytes }),
+        let bytes = memory_bytes(&pull);
+        match peer.begin_hold(&pull.group, bytes, connection_hold_max) {
+            Ok(()) => Ok(Held {
+                peer: Arc::clone(peer),
+                since: Instant::now(),
+                deadline,
+                pull,
+                advanced: false,
+                bytes,
+            }),
             Err(remark) => Err(Box::new(NoRoom { pull, remark })),
         }
     }
@@ -54,45 +68,104 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.peer.end_hold(self.bytes);
+        self.peer.end_hold(&self.pull.group, self.bytes);
     }
 }
 
-/// Identifies a held pull; later ones have higher numbers.
-#[derive(Debug, Clone, Copy)]
-pub struct Ticket(u64);
+fn memory_bytes(pull: &Pull) -> usize {
+    let indexed_tags = match wanted(&pull.filter) {
+        Wanted::Few(codes) => codes.len(),
+        Wanted::Anything | Wanted::Many => 0,
+    };
+    let names = pull.group.len() + pull.topic.len();
+    HELD_BYTES + names + pull.filter.memory_bytes() + indexed_tags * INDEXED_TAG_BYTES
+}
 
-impl Ord for Ticket {
-    fn cmp(&self, other: &Self) -> Ordering {
-        #[cfg(test)]
-        tests::COMPARISONS.set(tests::COMPARISONS.get() + 1);
-        self.0.cmp(&other.0)
+/// The place of a pull in its queue: the offset from which it reads, and its ticket.
+type Spot = (i64, Ticket);
+
+/// The pulls that wait for messages of one queue.
+#[derive(Default)]
+struct Queue {
+    /// Pulls that any message may be for.
+    untagged: BTreeSet<Spot>,
+    by_tag: BTreeSet<(i64, Spot)>,
+    /// Pulls with too many tags for that.
+    wide: BTreeSet<Spot>,
+}
+
+enum Wanted<'a> {
+    Anything,
+    Few(&'a TagCodes),
+    Many,
+}
+
+fn wanted(filter: &Filter) -> Wanted<'_> {
+    match filter {
+        // An expression or a function needs the record.
+        Filter::All | Filter::Expression(_) | Filter::Function(_) => Wanted::Anything,
+        Filter::Tags(codes) if codes.len() <= INDEXED_TAGS_MAX => Wanted::Few(codes),
+        Filter::Tags(_) => Wanted::Many,
     }
 }
 
-impl PartialOrd for Ticket {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.untagged.is_empty() && self.by_tag.is_empty() && self.wide.is_empty()
+    }
+
+    fn has_room(&self, pull: &Pull) -> bool {
+        self.wide.len() < WIDE_PULLS_MAX || !matches!(wanted(&pull.filter), Wanted::Many)
+    }
+
+    fn insert(&mut self, pull: &Pull, ticket: Ticket) {
+        let spot = (pull.queue_offset, ticket);
+        let _is_new = match wanted(&pull.filter) {
+            Wanted::Anything => self.untagged.insert(spot),
+            Wanted::Few(codes) => codes.iter().all(|code| self.by_tag.insert((code, spot))),
+            Wanted::Many => self.wide.insert(spot),
+        };
+    }
+
+    fn remove(&mut self, pull: &Pull, ticket: Ticket) {
+        let spot = (pull.queue_offset, ticket);
+        let _was_there = match wanted(&pull.filter) {
+            Wanted::Anything => self.untagged.remove(&spot),
+            Wanted::Few(codes) => codes.iter().all(|code| self.by_tag.remove(&(code, spot))),
+            Wanted::Many => self.wide.remove(&spot),
+        };
+    }
+
+    /// The pulls that want one of these tags and lie before the end of the queue, oldest first. No tags stand for any.
+    fn wanting(&self, max_offset: i64, tag_codes: &[i64], pulls: &HeldTable<()>) -> Vec<Ticket> {
+        let end = (max_offset, Ticket::FIRST);
+        let mut found: Vec<Ticket> = self.untagged.range(..end).map(|spot| spot.1).collect();
+        let wants = |ticket: Ticket| {
+            pulls.get(ticket).is_some_and(|held| tag_codes.iter().any(|code| held.pull.filter.matches(*code)))
+        };
+        let wide = self.wide.range(..end).map(|spot| spot.1);
+        found.extend(wide.filter(|ticket| tag_codes.is_empty() || wants(*ticket)));
+        if tag_codes.is_empty() {
+            let tagged = self.by_tag.iter().filter(|(_, spot)| *spot < end);
+            found.extend(tagged.map(|(_, spot)| spot.1));
+        }
+        if !self.by_tag.is_empty() {
+            let codes: BTreeSet<i64> = tag_codes.iter().copied().collect();
+            for code in codes {
+                let tagged = self.by_tag.range((code, (i64::MIN, Ticket::FIRST))..(code, end));
+                found.extend(tagged.map(|(_, spot)| spot.1));
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 }
-
-impl PartialEq for Ticket {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Ticket {}
-
-type Tickets = BTreeSet<Ticket>;
 
 #[derive(Default)]
 struct Table {
-    held: BTreeMap<Ticket, Held>,
-    by_queue: HashMap<Arc<str>, HashMap<i32, Tickets, RandomState>, RandomState>,
-    by_deadline: BTreeSet<(Instant, Ticket)>,
-    by_peer: HashMap<u64, Tickets, RandomState>,
-    next: u64,
+    pulls: HeldTable<()>,
+    by_queue: HashMap<Arc<str>, HashMap<i32, Queue, RandomState>, RandomState>,
     is_closed: bool,
 }
 
@@ -112,17 +185,20 @@ impl Holds {
     /// Returns the pull if there is no room for it.
     pub fn add(&self, held: Held) -> Result<Ticket, Box<Held>> {
         let mut table = self.table.lock();
-        if table.is_closed || table.held.len() >= self.count_max {
+        if table.is_closed
+            || table.pulls.len() >= self.count_max
+            || !table.queue(&held.pull).has_room(&held.pull)
+        {
             return Err(Box::new(held));
         }
         let ticket = table.insert(held);
-        self.count.store(table.held.len(), SeqCst);
+        self.count.store(table.pulls.len(), SeqCst);
         Ok(ticket)
     }
 
     /// Takes out one pull; None if another thread was faster.
     pub fn take_one(&self, ticket: Ticket) -> Option<Held> {
-        self.take_listed(|_| [ticket]).pop()
+        self.take_listed(|_| vec![ticket]).pop()
     }
 
     /// Takes out the pulls of a queue that want one of these tags and lie before its end. No tags stand for any.
@@ -131,71 +207,60 @@ impl Holds {
             return Vec::new();
         }
         self.take_listed(|table| {
-            let tickets = table.by_queue.get(topic).and_then(|queues| queues.get(&queue_id));
-            let is_wanted = |ticket: &&Ticket| {
-                table.held.get(ticket).is_some_and(|held| {
-                    held.pull.queue_offset < max_offset && wants(&held.pull.filter, tag_codes)
-                })
-            };
-            tickets.into_iter().flatten().filter(is_wanted).copied().collect::<Vec<Ticket>>()
+            let queue = table.by_queue.get(topic).and_then(|queues| queues.get(&queue_id));
+            queue.map_or_else(Vec::new, |queue| queue.wanting(max_offset, tag_codes, &table.pulls))
         })
     }
 
     /// Takes out the pulls whose time is over.
     pub fn take_expired(&self, now: Instant) -> Vec<Held> {
-        self.take_listed(|table| {
-            let overdue = table.by_deadline.range(..=(now, Ticket(u64::MAX)));
-            overdue.map(|(_, ticket)| *ticket).collect::<Vec<Ticket>>()
-        })
+        self.take_listed(|table| table.pulls.overdue(now))
     }
 
     /// Takes out everything and has no room from now on.
     pub fn close(&self) -> Vec<Held> {
         self.take_listed(|table| {
             table.is_closed = true;
-            table.held.keys().copied().collect::<Vec<Ticket>>()
+            table.pulls.all()
         })
     }
 
     /// Forgets the pulls of a peer that has left.
     pub fn drop_peer(&self, peer: &Peer) {
         if self.count.load(SeqCst) > 0 {
-            drop(self.take_listed(|table| table.by_peer.get(&peer.id).cloned().unwrap_or_default()));
+            drop(self.take_listed(|table| table.pulls.of_peer(peer)));
         }
     }
 
     /// Takes out the pulls that `list` names.
-    fn take_listed<L: IntoIterator<Item = Ticket>>(&self, list: impl FnOnce(&mut Table) -> L) -> Vec<Held> {
+    fn take_listed(&self, list: impl FnOnce(&mut Table) -> Vec<Ticket>) -> Vec<Held> {
         let table = &mut *self.table.lock();
         let listed = list(table);
         let taken = listed.into_iter().filter_map(|ticket| table.remove(ticket)).collect();
-        self.count.store(table.held.len(), SeqCst);
+        self.count.store(table.pulls.len(), SeqCst);
         taken
     }
 }
 
 impl Table {
+    /// The queue of a pull that is about to wait.
+    fn queue(&mut self, pull: &Pull) -> &mut Queue {
+        self.by_queue.entry(Arc::clone(&pull.topic)).or_default().entry(pull.queue_id).or_default()
+    }
+
     fn insert(&mut self, held: Held) -> Ticket {
-        let ticket = Ticket(self.next);
-        self.next += 1;
-        let queues = match self.by_queue.get_mut(&held.pull.topic) {
-            Some(queues) => queues,
-            None => self.by_queue.entry(Arc::clone(&held.pull.topic)).or_default(),
-        };
-        queues.entry(held.pull.queue_id).or_default().insert(ticket);
-        self.by_deadline.insert((held.deadline, ticket));
-        self.by_peer.entry(held.peer.id).or_default().insert(ticket);
-        self.held.insert(ticket, held);
-        ticket
+        let ticket = self.pulls.next_ticket();
+        self.queue(&held.pull).insert(&held.pull, ticket);
+        let deadline = held.deadline;
+        self.pulls.insert(held, deadline, ())
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<Held> {
-        let held = self.held.remove(&ticket)?;
-        self.by_deadline.remove(&(held.deadline, ticket));
+        let (held, ()) = self.pulls.remove(ticket)?;
         if let Some(queues) = self.by_queue.get_mut(&held.pull.topic) {
-            if let Some(tickets) = queues.get_mut(&held.pull.queue_id) {
-                tickets.remove(&ticket);
-                if tickets.is_empty() {
+            if let Some(queue) = queues.get_mut(&held.pull.queue_id) {
+                queue.remove(&held.pull, ticket);
+                if queue.is_empty() {
                     queues.remove(&held.pull.queue_id);
                 }
             }
@@ -203,45 +268,28 @@ impl Table {
                 self.by_queue.remove(&held.pull.topic);
             }
         }
-        if let Some(tickets) = self.by_peer.get_mut(&held.peer.id) {
-            tickets.remove(&ticket);
-            if tickets.is_empty() {
-                self.by_peer.remove(&held.peer.id);
-            }
-        }
         Some(held)
-    }
-}
-
-fn wants(filter: &Filter, tag_codes: &[i64]) -> bool {
-    match filter {
-        // An expression or a function needs the record.
-        Filter::All | Filter::Expression(_) | Filter::Function(_) => true,
-        Filter::Tags(wanted) => tag_codes.is_empty() || tag_codes.iter().any(|code| wanted.contains(*code)),
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-pub(in crate::pull) mod tests {
-    use std::cell::Cell;
+pub(crate) mod tests {
     use std::time::Duration;
 
     use metaq_wire::Encoding;
 
     use super::*;
+    use crate::metrics::traffic::Delivered;
     use crate::net::memory::{Memory, PeerMemory};
+    use crate::pull::held_table::tests::COMPARISONS;
 
-    thread_local! {
-        pub(super) static COMPARISONS: Cell<u64> = const { Cell::new(0) };
-    }
-
-    pub(in crate::pull) fn peer(id: u64) -> Arc<Peer> {
-        let memory = PeerMemory::new(&Memory::new(usize::MAX), usize::MAX);
+    pub(crate) fn peer(id: u64) -> Arc<Peer> {
+        let memory = PeerMemory::new(&Memory::new(usize::MAX, usize::MAX), usize::MAX);
         Arc::new(Peer::new(id, "127.0.0.1:1".parse().unwrap(), memory))
     }
 
-    pub(in crate::pull) fn held(peer: &Arc<Peer>, opaque: i32, filter: Filter) -> Held {
+    pub(crate) fn held(peer: &Arc<Peer>, opaque: i32, filter: Filter) -> Held {
         let pull = Pull {
             encoding: Encoding::Json,
             opaque,
@@ -254,6 +302,9 @@ pub(in crate::pull) mod tests {
             filter,
             broker_id: 0,
             slow_broker_id: 1,
+            request_code: 11,
+            delivered: Arc::new(Delivered::new("g", "t", 0)),
+            is_fixed_range: false,
         };
         Held::new(peer, Instant::now(), pull, usize::MAX).map_err(|refused| refused.remark).unwrap()
     }
@@ -309,7 +360,40 @@ pub(in crate::pull) mod tests {
         assert!(holds.take("t", 0, 1, &[8]).is_empty());
         assert_eq!(opaques(&holds.take_expired(Instant::now())), [4]);
         let table = holds.table.lock();
-        assert!(table.held.is_empty() && table.by_queue.is_empty());
-        assert!(table.by_peer.is_empty() && table.by_deadline.is_empty());
+        assert!(table.pulls.is_clean() && table.by_queue.is_empty());
+    }
+
+    #[test]
+    fn an_arrival_costs_nothing_for_pulls_that_it_does_not_wake() {
+        let (holds, peer) = (Holds::new(usize::MAX), peer(1));
+        for opaque in 0..3_000 {
+            let tags = vec![7, 1_000 + i64::from(opaque)];
+            holds.add(held(&peer, opaque, Filter::Tags(tags.into()))).map_err(|_| "no room").unwrap();
+        }
+        COMPARISONS.set(0);
+        assert!(holds.take("t", 0, 1, &[8, 8, 9]).is_empty());
+        assert!(holds.take("t", 0, 0, &[7]).is_empty(), "they lie at its end");
+        assert!(COMPARISONS.get() < 100, "{} comparisons for 3,000 pulls", COMPARISONS.get());
+        assert_eq!(opaques(&holds.take("t", 0, 1, &[1_500, 1_700])), [500, 700]);
+        assert!(COMPARISONS.get() < 300, "{} comparisons to take out two", COMPARISONS.get());
+        assert_eq!(holds.take("t", 0, 1, &[]).len(), 2_998);
+        assert!(holds.table.lock().by_queue.is_empty());
+    }
+
+    #[test]
+    fn pulls_with_many_tags_are_found_and_few_of_them_may_wait() {
+        let (holds, peer) = (Holds::new(usize::MAX), peer(1));
+        let many =
+            |first: i64| Filter::Tags((first..=first + INDEXED_TAGS_MAX as i64).collect::<Vec<i64>>().into());
+        for opaque in 0..WIDE_PULLS_MAX as i32 {
+            let first = if opaque == 5 { 100_000 } else { 0 };
+            holds.add(held(&peer, opaque, many(first))).map_err(|_| "no room").unwrap();
+        }
+        assert!(holds.add(held(&peer, -1, many(0))).is_err());
+        assert!(holds.add(held(&peer, -2, Filter::Tags(vec![1].into()))).is_ok());
+        assert_eq!(opaques(&holds.take("t", 0, 1, &[100_001])), [5]);
+        assert!(holds.add(held(&peer, -1, many(0))).is_ok(), "there is room again");
+        assert_eq!(holds.take("t", 0, 1, &[]).len(), WIDE_PULLS_MAX + 1);
+        assert!(holds.table.lock().by_queue.is_empty());
     }
 }

@@ -11,7 +11,12 @@ use crate::net::route::{Ask, Outcome, Refusal};
 use crate::policy::{Group, Policy, Topic};
 use crate::pull::admit::{closed_group, closed_topic};
 use crate::pull::offsets::Offsets;
+use crate::pull::signs_of_life::SignsOfLife;
 use crate::pull::visible_end::VisibleEnd;
+
+/// The remark if a reset of the group is open: on a commit that was ignored, as Apache's brokers write it, and on the
+/// offset that the group was reset to.
+const PREVIOUSLY_RESET: &str = "Offset has been previously reset";
 
 /// Answers the small requests about one queue.
 pub struct OffsetRequests {
@@ -19,6 +24,7 @@ pub struct OffsetRequests {
     policy: Arc<Policy>,
     offsets: Arc<Offsets>,
     visible_end: Arc<VisibleEnd>,
+    signs: Arc<SignsOfLife>,
     is_replica: bool,
 }
 
@@ -28,9 +34,10 @@ impl OffsetRequests {
         policy: Arc<Policy>,
         offsets: Arc<Offsets>,
         visible_end: Arc<VisibleEnd>,
+        signs: Arc<SignsOfLife>,
         is_replica: bool,
     ) -> Self {
-        OffsetRequests { store, policy, offsets, visible_end, is_replica }
+        OffsetRequests { store, policy, offsets, visible_end, signs, is_replica }
     }
 
     pub fn handle(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
@@ -56,11 +63,15 @@ impl OffsetRequests {
 
     fn query_committed(&self, ask: &Ask<'_>, header: &QueueHeader<'_>, answers: &mut Answers) -> Outcome {
         let group = header.consumer_group.as_deref().unwrap_or_default();
-        if let Some(committed_offset) = self.offsets.get(group, &header.topic, header.queue_id) {
-            return ask.offset(answers, committed_offset);
+        if let Some((committed_offset, is_reset)) =
+            self.offsets.read(group, &header.topic, header.queue_id, ask.peer.id)
+        {
+            let remark = if is_reset { PREVIOUSLY_RESET } else { "" };
+            return ask.offset_with(answers, committed_offset, remark);
         }
-        // A new group reads a young queue from its start, so that it misses nothing.
-        if header.zero_if_not_found != Some(false) && self.begins_in_memory(&header.topic, header.queue_id) {
+        // A new group reads a young queue from its start, so that it misses nothing: not even a message that arrives
+        // between this question and the next one, which would be about the end of the queue.
+        if header.zero_if_not_found != Some(false) && self.begins_here(&header.topic, header.queue_id) {
             return ask.offset(answers, 0);
         }
         let remark = format!(
@@ -70,11 +81,19 @@ impl OffsetRequests {
         ask.refuse(answers, response_code::QUERY_NOT_FOUND, &remark)
     }
 
-    fn begins_in_memory(&self, topic: &str, queue_id: i32) -> bool {
-        if self.store.min_offset(topic, queue_id) != 0 || self.store.max_offset(topic, queue_id) == 0 {
+    /// Whether a new group is to read all of the queue: nothing was ever written to it, or its first message is still in
+    /// memory.
+    fn begins_here(&self, topic: &str, queue_id: i32) -> bool {
+        if self.store.min_offset(topic, queue_id) != 0 {
             return false;
         }
-        self.store.in_memory(topic, queue_id, 0)
+        if self.store.max_offset(topic, queue_id) > 0 {
+            return self.store.in_memory(topic, queue_id, 0);
+        }
+        let policy = self.policy.read();
+        policy
+            .topic(topic)
+            .is_some_and(|topic| (0..topic.read_queues.max(topic.write_queues)).contains(&queue_id))
     }
 
     fn update_committed(&self, ask: &Ask<'_>, header: &QueueHeader<'_>, answers: &mut Answers) -> Outcome {
@@ -97,13 +116,15 @@ impl OffsetRequests {
         if let Some(refusal) = outside(topic, rules, queue_id) {
             return ask.refuse_with(answers, &refusal);
         }
+        self.signs.note(group, &header.topic, queue_id);
         if self.is_replica {
             self.offsets.advance(group, &header.topic, queue_id, committed_offset);
             return ask.done(answers);
         }
         let end = || self.visible_end.check(&header.topic, queue_id, committed_offset);
-        match self.offsets.commit_within(group, &header.topic, queue_id, committed_offset, end) {
-            Ok(()) => ask.done(answers),
+        match self.offsets.commit_within(group, &header.topic, queue_id, committed_offset, ask.peer.id, end) {
+            Ok(true) => ask.done(answers),
+            Ok(false) => ask.done_with(answers, PREVIOUSLY_RESET),
             Err(end) => {
                 let remark = format!(
                     "offset {committed_offset} is beyond the end of queue {queue_id} of topic[{}], which is {end}",

@@ -1,7 +1,7 @@
 //! Committed offsets: one number per group, topic and queue. They live here because every consumer reads and writes them.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -9,21 +9,61 @@ use foldhash::fast::RandomState;
 use parking_lot::RwLock;
 
 type Queues = BTreeMap<i32, i64>;
+/// A group or topic → the topics or groups that it has offsets with.
+type Names = HashMap<String, BTreeSet<String>, RandomState>;
+
+/// Connections that a reset remembers. A connection that it forgets is sent to the new offset once more.
+const INFORMED_MAX: usize = 16;
 
 /// A reset of a group's offset that its consumer has not followed yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Reset {
     queue_offset: i64,
-    /// The consumer has got the answer that sends it there.
-    sent: bool,
+    /// The connections that were sent to the new offset, or that have read it. Any other may still hold messages from
+    /// before the reset, even if it pulls from the new offset by chance.
+    informed: VecDeque<u64>,
+}
+
+/// The effect of an open reset on a pull or a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetStep {
+    /// No reset is open.
+    None,
+    /// The consumer must continue at this offset.
+    Redirect(i64),
+    /// The consumer continues at the new offset, so the reset is over. What the same pull commits is from before.
+    Ended,
+}
+
+impl Reset {
+    fn inform(&mut self, peer: u64) {
+        if !self.informed.contains(&peer) {
+            if self.informed.len() >= INFORMED_MAX {
+                self.informed.pop_front();
+            }
+            self.informed.push_back(peer);
+        }
+    }
+
+    /// Whether a consumer that is at this offset has followed.
+    fn is_followed(&self, peer: u64, queue_offset: i64) -> bool {
+        queue_offset == self.queue_offset && self.informed.contains(&peer)
+    }
+}
+
+/// The place of a group in one queue.
+#[derive(Clone, Copy)]
+struct Place {
+    committed_offset: i64,
+    /// The end of the queue when it was last looked up. An offset up to there is possible and needs no look into the
+    /// store.
+    end_seen: i64,
 }
 
 /// The offsets of one group in one topic.
 #[derive(Default)]
 struct Committed {
-    queues: Queues,
-    /// Ends of queues that were seen. An offset up to there is possible and needs no look into the store.
-    ends: Queues,
+    queues: BTreeMap<i32, Place>,
     /// It is on the list of changes.
     changed: bool,
 }
@@ -31,9 +71,12 @@ struct Committed {
 #[derive(Default)]
 struct Table {
     committed: HashMap<String, Committed, RandomState>,
+    /// Only for keys that have committed offsets.
     resets: HashMap<String, BTreeMap<i32, Reset>, RandomState>,
     /// The keys that changed since Python last took them. Removed ones and resets may be here twice.
     changed: Vec<String>,
+    topics_of_group: Names,
+    groups_of_topic: Names,
 }
 
 /// One `topic@group` with its committed offsets and with the resets that its consumers have not followed yet.
@@ -47,27 +90,99 @@ pub struct Offsets {
     resets: AtomicUsize,
 }
 
+thread_local! {
+    /// The key of the last commit, whose space is used again.
+    static KEY: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
 fn key(group: &str, topic: &str) -> String {
     let mut key = String::with_capacity(group.len() + topic.len() + 1);
+    write_key(&mut key, group, topic);
+    key
+}
+
+fn write_key(key: &mut String, group: &str, topic: &str) {
     key.push_str(topic);
     key.push('@');
     key.push_str(group);
-    key
 }
 
 impl Offsets {
     pub fn get(&self, group: &str, topic: &str, queue_id: i32) -> Option<i64> {
-        self.table.read().committed.get(&key(group, topic))?.queues.get(&queue_id).copied()
+        let table = self.table.read();
+        let place = table.committed.get(&key(group, topic))?.queues.get(&queue_id)?;
+        Some(place.committed_offset)
     }
 
-    /// Commits an offset for a consumer. While a reset is under way, commits are ignored: they are from before it.
-    pub fn commit(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
-        let key = key(group, topic);
-        let mut table = self.table.write();
-        if table.resets.get(&key).is_some_and(|queues| queues.contains_key(&queue_id)) {
-            return;
+    /// The committed offset for the consumer on a connection, and whether it is the target of an open reset, which the
+    /// consumer knows from now on.
+    pub fn read(&self, group: &str, topic: &str, queue_id: i32, peer: u64) -> Option<(i64, bool)> {
+        if self.resets.load(SeqCst) != 0 {
+            let mut table = self.table.write();
+            if let Some(reset) =
+                table.resets.get_mut(&key(group, topic)).and_then(|queues| queues.get_mut(&queue_id))
+            {
+                reset.inform(peer);
+                return Some((reset.queue_offset, true));
+            }
         }
-        table.put(key, queue_id, committed_offset);
+        Some((self.get(group, topic, queue_id)?, false))
+    }
+
+    /// Commits an offset for a consumer. While a reset is open, commits are ignored: they are from before it. Only the
+    /// new offset itself, from an informed consumer, ends the reset: such a consumer may read from a replica, and never
+    /// pull here. False if the commit was ignored.
+    pub fn commit(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64, peer: u64) -> bool {
+        KEY.with_borrow_mut(|key| {
+            key.clear();
+            write_key(key, group, topic);
+            self.commit_known(key, queue_id, committed_offset, true, peer)
+                .unwrap_or_else(|| self.commit_seen(key, queue_id, committed_offset, None, peer))
+        })
+    }
+
+    fn commit_seen(
+        &self,
+        key: &str,
+        queue_id: i32,
+        committed_offset: i64,
+        end_seen: Option<i64>,
+        peer: u64,
+    ) -> bool {
+        let mut table = self.table.write();
+        match self.heed_reset(&mut table, key, queue_id, committed_offset, peer) {
+            ResetStep::Redirect(_) => return false,
+            ResetStep::Ended => {}
+            ResetStep::None => table.put_seen(key, queue_id, committed_offset, end_seen),
+        }
+        true
+    }
+
+    /// Applies an open reset to a consumer on this connection that is at this offset.
+    #[inline]
+    fn heed_reset(
+        &self,
+        table: &mut Table,
+        key: &str,
+        queue_id: i32,
+        queue_offset: i64,
+        peer: u64,
+    ) -> ResetStep {
+        if self.resets.load(SeqCst) == 0 {
+            return ResetStep::None;
+        }
+        let Some(queues) = table.resets.get_mut(key) else { return ResetStep::None };
+        let Some(reset) = queues.get(&queue_id) else { return ResetStep::None };
+        if !reset.is_followed(peer, queue_offset) {
+            return ResetStep::Redirect(reset.queue_offset);
+        }
+        queues.remove(&queue_id);
+        if queues.is_empty() {
+            table.resets.remove(key);
+        }
+        table.changed.push(key.to_owned());
+        self.resets.fetch_sub(1, SeqCst);
+        ResetStep::Ended
     }
 
     /// Commits an offset like [`commit`](Self::commit), if it is possible. `end` says how far the queue goes, or fails
@@ -78,25 +193,49 @@ impl Offsets {
         topic: &str,
         queue_id: i32,
         committed_offset: i64,
+        peer: u64,
         end: impl FnOnce() -> Result<i64, i64>,
-    ) -> Result<(), i64> {
-        let name = key(group, topic);
+    ) -> Result<bool, i64> {
+        KEY.with_borrow_mut(|key| {
+            key.clear();
+            write_key(key, group, topic);
+            if let Some(is_taken) = self.commit_known(key, queue_id, committed_offset, false, peer) {
+                return Ok(is_taken);
+            }
+            // The store may have to look on the disk, so nobody may wait for it.
+            let end_seen = if committed_offset == 0 { None } else { Some(end()?) };
+            Ok(self.commit_seen(key, queue_id, committed_offset, end_seen, peer))
+        })
+    }
+
+    /// Commits an offset if one is committed already, and if this one is known to be possible or within the end that was
+    /// seen; None if not. Says whether the commit was taken, or ignored for a reset.
+    #[inline]
+    fn commit_known(
+        &self,
+        key: &str,
+        queue_id: i32,
+        committed_offset: i64,
+        is_possible: bool,
+        peer: u64,
+    ) -> Option<bool> {
         let mut table = self.table.write();
-        if table.resets.get(&name).is_some_and(|queues| queues.contains_key(&queue_id)) {
-            return Ok(());
+        match self.heed_reset(&mut table, key, queue_id, committed_offset, peer) {
+            ResetStep::Redirect(_) => return Some(false),
+            ResetStep::Ended => return Some(true),
+            ResetStep::None => {}
         }
-        let is_within = |ends: &Queues| ends.get(&queue_id).is_some_and(|end| committed_offset <= *end);
-        if table.put_if(name, queue_id, committed_offset, |ends| committed_offset == 0 || is_within(ends)) {
-            return Ok(());
+        let Table { committed, changed, .. } = &mut *table;
+        let committed = committed.get_mut(key)?;
+        let place = committed.queues.get_mut(&queue_id)?;
+        if committed_offset > place.end_seen && !is_possible {
+            return None;
         }
-        // The store may have to look on the disk, so nobody may wait for it.
-        drop(table);
-        let end = end()?;
-        self.commit(group, topic, queue_id, committed_offset);
-        if let Some(committed) = self.table.write().committed.get_mut(&key(group, topic)) {
-            committed.ends.insert(queue_id, end);
+        let before = mem::replace(&mut place.committed_offset, committed_offset);
+        if before != committed_offset {
+            committed.note_change(key, changed);
         }
-        Ok(())
+        Some(true)
     }
 
     /// Commits an offset unless a later one is committed. For a replica, whose master may know a later one, and for a
@@ -104,59 +243,62 @@ impl Offsets {
     pub fn advance(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
         let key = key(group, topic);
         let mut table = self.table.write();
-        let is_reset = table.resets.get(&key).is_some_and(|queues| queues.contains_key(&queue_id));
         let known = table.committed.get(&key).and_then(|committed| committed.queues.get(&queue_id));
-        if !is_reset && known.is_none_or(|known| *known < committed_offset) {
-            table.put(key, queue_id, committed_offset);
+        let is_later = known.is_none_or(|known| known.committed_offset < committed_offset);
+        if is_later && !table.is_reset(&key, queue_id) {
+            table.put(&key, queue_id, committed_offset);
         }
     }
 
     /// Sets the offset of a group that does not run, for an administrator.
     pub fn assign(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
-        self.table.write().put(key(group, topic), queue_id, committed_offset);
+        self.table.write().put(&key(group, topic), queue_id, committed_offset);
     }
 
-    /// Moves a group, running or not, to another offset. Commits are ignored until its consumer pulls from there.
+    /// Moves a group, running or not, to another offset. Commits are ignored until its consumer continues there.
     pub fn reset(&self, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
         let key = key(group, topic);
         let mut table = self.table.write();
-        table.resets.entry(key.clone()).or_default().insert(queue_id, Reset { queue_offset, sent: false });
+        table.put(&key, queue_id, queue_offset);
         table.changed.push(key.clone());
-        table.put(key, queue_id, queue_offset);
-        self.count_resets(&table);
+        let reset = Reset { queue_offset, informed: VecDeque::new() };
+        if table.resets.entry(key).or_default().insert(queue_id, reset).is_none() {
+            self.resets.fetch_add(1, SeqCst);
+        }
     }
 
-    /// The offset to send a pull to; None if no reset is under way, or if this pull ends it. A consumer that was sent
-    /// there and still pulls from elsewhere is served.
-    pub fn follow_reset(&self, group: &str, topic: &str, queue_id: i32, asked_offset: i64) -> Option<i64> {
+    /// Applies an open reset to a pull. A consumer that pulls from elsewhere is sent to the new offset, however
+    /// often it asks: its messages and its commits are from before the reset. A pull from the new offset ends the reset if
+    /// the consumer knows of it.
+    pub fn follow_reset(
+        &self,
+        group: &str,
+        topic: &str,
+        queue_id: i32,
+        asked_offset: i64,
+        peer: u64,
+    ) -> ResetStep {
         if self.resets.load(SeqCst) == 0 {
-            return None;
+            return ResetStep::None;
         }
         let key = key(group, topic);
         let mut table = self.table.write();
-        let queues = table.resets.get_mut(&key)?;
-        let reset = queues.get_mut(&queue_id)?;
-        if !reset.sent && reset.queue_offset != asked_offset {
-            reset.sent = true;
-            return Some(reset.queue_offset);
+        let step = self.heed_reset(&mut table, &key, queue_id, asked_offset, peer);
+        if let (ResetStep::Redirect(_), Some(reset)) =
+            (step, table.resets.get_mut(&key).and_then(|queues| queues.get_mut(&queue_id)))
+        {
+            reset.inform(peer);
         }
-        queues.remove(&queue_id);
-        if queues.is_empty() {
-            table.resets.remove(&key);
-        }
-        table.changed.push(key);
-        self.count_resets(&table);
-        None
+        step
     }
 
-    /// Whether a pull of that queue would be sent to another offset.
+    /// Whether a reset of that queue is open.
     pub fn awaits_reset(&self, group: &str, topic: &str, queue_id: i32) -> bool {
         if self.resets.load(SeqCst) == 0 {
             return false;
         }
         let table = self.table.read();
-        let queues = table.resets.get(&key(group, topic));
-        queues.and_then(|queues| queues.get(&queue_id)).is_some_and(|reset| !reset.sent)
+        table.resets.get(&key(group, topic)).is_some_and(|queues| queues.contains_key(&queue_id))
     }
 
     /// Takes the keys that changed since the last call, each with its offsets and its open resets as they are now. A key
@@ -170,89 +312,140 @@ impl Offsets {
     }
 
     pub fn load(&self, offsets: HashMap<String, Queues>) {
-        let committed =
-            offsets.into_iter().map(|(key, queues)| (key, Committed { queues, ..Committed::default() }));
-        self.table.write().committed.extend(committed);
+        let mut table = self.table.write();
+        for (key, queues) in offsets {
+            let place = |committed_offset| Place { committed_offset, end_seen: 0 };
+            let queues = queues.into_iter().map(|(queue_id, offset)| (queue_id, place(offset))).collect();
+            *table.entry(&key) = Committed { queues, changed: false };
+        }
     }
 
+    /// All `topic@group`, in no order.
+    pub fn keys(&self) -> Vec<String> {
+        self.table.read().committed.keys().cloned().collect()
+    }
+
+    /// All offsets. The cost grows with the broker, so clients must not be able to ask for this often.
     pub fn snapshot(&self) -> Vec<(String, Queues)> {
         let table = self.table.read();
-        table.committed.iter().map(|(key, committed)| (key.clone(), committed.queues.clone())).collect()
+        table.committed.iter().map(|(key, committed)| (key.clone(), committed.offsets())).collect()
+    }
+
+    /// The offsets of a group in a topic.
+    pub fn of(&self, group: &str, topic: &str) -> Queues {
+        let table = self.table.read();
+        table.committed.get(&key(group, topic)).map_or_else(Queues::new, Committed::offsets)
+    }
+
+    /// The topics in which the group has committed offsets, in order.
+    pub fn topics_of(&self, group: &str) -> Vec<String> {
+        listed(&self.table.read().topics_of_group, group)
+    }
+
+    /// The groups that have committed offsets in the topic, in order.
+    pub fn groups_of(&self, topic: &str) -> Vec<String> {
+        listed(&self.table.read().groups_of_topic, topic)
     }
 
     /// Removes the offsets of the group, of the topic, or of the group on the topic.
     pub fn remove(&self, group: Option<&str>, topic: Option<&str>) {
-        if group.is_none() && topic.is_none() {
-            return;
-        }
-        let stays = |key: &String| {
-            let Some((of_topic, of_group)) = key.split_once('@') else {
-                return true;
-            };
-            let fits =
-                topic.is_none_or(|topic| topic == of_topic) && group.is_none_or(|group| group == of_group);
-            !fits
-        };
         let mut table = self.table.write();
-        let Table { committed, resets, changed } = &mut *table;
-        let mut keeps = |key: &String| {
-            let stays = stays(key);
-            if !stays {
-                changed.push(key.clone());
+        let pairs: Vec<(String, String)> = match (group, topic) {
+            (Some(group), Some(topic)) => vec![(group.to_owned(), topic.to_owned())],
+            (Some(group), None) => {
+                let topics = listed(&table.topics_of_group, group);
+                topics.into_iter().map(|topic| (group.to_owned(), topic)).collect()
             }
-            stays
+            (None, Some(topic)) => {
+                let groups = listed(&table.groups_of_topic, topic);
+                groups.into_iter().map(|group| (group, topic.to_owned())).collect()
+            }
+            (None, None) => return,
         };
-        committed.retain(|key, _| keeps(key));
-        resets.retain(|key, _| keeps(key));
-        self.count_resets(&table);
+        for (group, topic) in pairs {
+            let resets = table.remove(&group, &topic);
+            self.resets.fetch_sub(resets, SeqCst);
+        }
+    }
+}
+
+fn listed(names: &Names, name: &str) -> Vec<String> {
+    names.get(name).into_iter().flatten().cloned().collect()
+}
+
+fn unlist(names: &mut Names, name: &str, listed: &str) {
+    if let Some(all) = names.get_mut(name) {
+        all.remove(listed);
+        if all.is_empty() {
+            names.remove(name);
+        }
+    }
+}
+
+impl Committed {
+    fn offsets(&self) -> Queues {
+        self.queues.iter().map(|(queue_id, place)| (*queue_id, place.committed_offset)).collect()
     }
 
-    fn count_resets(&self, table: &Table) {
-        self.resets.store(table.resets.values().map(BTreeMap::len).sum(), SeqCst);
+    /// The key is copied once between two writes to disk, however often a consumer commits.
+    #[inline]
+    fn note_change(&mut self, key: &str, changed: &mut Vec<String>) {
+        if !mem::replace(&mut self.changed, true) {
+            changed.push(key.to_owned());
+        }
     }
 }
 
 impl Table {
-    fn put(&mut self, key: String, queue_id: i32, committed_offset: i64) {
-        self.put_if(key, queue_id, committed_offset, |_| true);
+    #[inline]
+    fn is_reset(&self, key: &str, queue_id: i32) -> bool {
+        self.resets.get(key).is_some_and(|queues| queues.contains_key(&queue_id))
     }
 
-    /// Puts the offset if it `fits` the ends that were seen; false if it does not.
-    #[inline]
-    fn put_if(
-        &mut self,
-        key: String,
-        queue_id: i32,
-        committed_offset: i64,
-        fits: impl Fn(&Queues) -> bool,
-    ) -> bool {
-        // The key is copied once between two writes to disk, however often a consumer commits.
-        let Table { committed, changed, .. } = self;
-        let entry = match committed.entry(key) {
-            Entry::Occupied(found) if !fits(&found.get().ends) => return false,
-            Entry::Occupied(found) if found.get().changed => found.into_mut(),
-            Entry::Occupied(found) => {
-                if found.get().queues.get(&queue_id) == Some(&committed_offset) {
-                    return true;
-                }
-                changed.push(found.key().clone());
-                found.into_mut()
+    fn put(&mut self, key: &str, queue_id: i32, committed_offset: i64) {
+        self.put_seen(key, queue_id, committed_offset, None);
+    }
+
+    fn put_seen(&mut self, key: &str, queue_id: i32, committed_offset: i64, end_seen: Option<i64>) {
+        let mut changed = mem::take(&mut self.changed);
+        let committed = self.entry(key);
+        let known = committed.queues.get(&queue_id).copied();
+        let end_seen = end_seen.or(known.map(|place| place.end_seen)).unwrap_or(0);
+        committed.queues.insert(queue_id, Place { committed_offset, end_seen });
+        if known.is_none_or(|place| place.committed_offset != committed_offset) {
+            committed.note_change(key, &mut changed);
+        }
+        self.changed = changed;
+    }
+
+    /// The offsets of a key, which is listed by its group and its topic from then on.
+    fn entry(&mut self, key: &str) -> &mut Committed {
+        if !self.committed.contains_key(key) {
+            if let Some((topic, group)) = key.split_once('@') {
+                self.topics_of_group.entry(group.to_owned()).or_default().insert(topic.to_owned());
+                self.groups_of_topic.entry(topic.to_owned()).or_default().insert(group.to_owned());
             }
-            Entry::Vacant(_) if !fits(&Queues::new()) => return false,
-            Entry::Vacant(vacant) => {
-                changed.push(vacant.key().clone());
-                vacant.insert(Committed::default())
-            }
-        };
-        entry.changed = true;
-        entry.queues.insert(queue_id, committed_offset);
-        true
+        }
+        self.committed.entry(key.to_owned()).or_default()
+    }
+
+    /// Returns the number of resets that were removed with the offsets.
+    fn remove(&mut self, group: &str, topic: &str) -> usize {
+        let key = key(group, topic);
+        if self.committed.remove(&key).is_none() {
+            return 0;
+        }
+        let resets = self.resets.remove(&key).map_or(0, |queues| queues.len());
+        self.changed.push(key);
+        unlist(&mut self.topics_of_group, group, topic);
+        unlist(&mut self.groups_of_topic, topic, group);
+        resets
     }
 
     fn take(&mut self, key: String) -> Change {
         let committed = self.committed.get_mut(&key).map_or_else(Queues::new, |committed| {
             committed.changed = false;
-            committed.queues.clone()
+            committed.offsets()
         });
         let resets = self.resets.get(&key).map_or_else(Queues::new, |queues| {
             queues.iter().map(|(queue_id, reset)| (*queue_id, reset.queue_offset)).collect()
@@ -274,16 +467,16 @@ mod tests {
         let offsets = Offsets::default();
         offsets.load(HashMap::from([("t@g".to_owned(), Queues::from([(0, 5)]))]));
         assert_eq!(offsets.take_changed(), [], "what was loaded is on disk");
-        offsets.commit("g", "t", 0, 5);
+        offsets.commit("g", "t", 0, 5, 1);
         assert_eq!(offsets.take_changed(), [], "the same offset again changes nothing");
-        offsets.commit("g", "t", 0, 6);
-        offsets.commit("g", "t", 0, 7);
-        offsets.commit("h", "t", 3, 1);
+        offsets.commit("g", "t", 0, 6, 1);
+        offsets.commit("g", "t", 0, 7, 1);
+        offsets.commit("h", "t", 3, 1, 1);
         assert_eq!(offsets.take_changed(), [change("t@g", &[(0, 7)], &[]), change("t@h", &[(3, 1)], &[])]);
-        offsets.commit("h", "t", 3, 2);
+        offsets.commit("h", "t", 3, 2, 1);
         offsets.remove(Some("h"), None);
         assert_eq!(offsets.take_changed(), [change("t@h", &[], &[])]);
-        offsets.commit("h", "t", 3, 2);
+        offsets.commit("h", "t", 3, 2, 1);
         assert_eq!(offsets.take_changed(), [change("t@h", &[(3, 2)], &[])]);
         assert_eq!(offsets.take_changed(), []);
     }
@@ -293,19 +486,19 @@ mod tests {
         let offsets = Offsets::default();
         let mut asked = 0;
         let mut commit = |committed_offset: i64, end: i64| {
-            offsets.commit_within("g", "t", 0, committed_offset, || {
+            offsets.commit_within("g", "t", 0, committed_offset, HERE, || {
                 asked += 1;
                 if committed_offset > end { Err(end) } else { Ok(end) }
             })
         };
-        assert_eq!(commit(0, 0), Ok(()));
+        assert_eq!(commit(0, 0), Ok(true));
         assert_eq!(commit(1, 0), Err(0));
-        assert_eq!((commit(3, 10), commit(10, 10), commit(2, 10)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!((commit(3, 10), commit(10, 10), commit(2, 10)), (Ok(true), Ok(true), Ok(true)));
         assert_eq!(commit(11, 10), Err(10));
-        assert_eq!(commit(11, 20), Ok(()));
+        assert_eq!(commit(11, 20), Ok(true));
         assert_eq!((asked, offsets.get("g", "t", 0)), (4, Some(11)));
         offsets.remove(None, Some("t"));
-        let gone = offsets.commit_within("g", "t", 0, 1, || Err(0));
+        let gone = offsets.commit_within("g", "t", 0, 1, HERE, || Err(0));
         assert_eq!(
             (gone, offsets.get("g", "t", 0)),
             (Err(0), None),
@@ -314,11 +507,33 @@ mod tests {
     }
 
     #[test]
+    fn offsets_are_found_by_group_and_by_topic_until_they_are_removed() {
+        let offsets = Offsets::default();
+        offsets.load(HashMap::from([("t@g".to_owned(), Queues::from([(0, 5)]))]));
+        offsets.commit("g", "u", 1, 6, HERE);
+        offsets.reset("h", "t", 0, 7);
+        assert_eq!((offsets.topics_of("g"), offsets.groups_of("t")), (names("t u"), names("g h")));
+        assert_eq!((offsets.of("g", "t"), offsets.of("h", "u")), (Queues::from([(0, 5)]), Queues::new()));
+        offsets.remove(Some("g"), Some("t"));
+        assert_eq!((offsets.topics_of("g"), offsets.groups_of("t")), (names("u"), names("h")));
+        offsets.remove(None, Some("t"));
+        offsets.remove(Some("g"), None);
+        assert_eq!(offsets.resets.load(SeqCst), 0);
+        let table = offsets.table.read();
+        assert!(table.committed.is_empty() && table.resets.is_empty());
+        assert!(table.topics_of_group.is_empty() && table.groups_of_topic.is_empty());
+    }
+
+    fn names(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
     fn commits_are_read_back_and_removed_by_group_or_topic() {
         let offsets = Offsets::default();
-        offsets.commit("g", "t", 0, 5);
-        offsets.commit("g", "u", 1, 6);
-        offsets.commit("h", "t", 0, 7);
+        offsets.commit("g", "t", 0, 5, 1);
+        offsets.commit("g", "u", 1, 6, 1);
+        offsets.commit("h", "t", 0, 7, 1);
         assert_eq!(offsets.get("g", "t", 0), Some(5));
         assert_eq!(offsets.get("g", "t", 1), None);
         offsets.remove(Some("g"), Some("t"));
@@ -329,40 +544,76 @@ mod tests {
         assert_eq!(offsets.snapshot().len(), 1);
     }
 
+    const HERE: u64 = 1;
+    const ELSEWHERE: u64 = 2;
+
+    fn pull(offsets: &Offsets, asked_offset: i64, peer: u64) -> ResetStep {
+        offsets.follow_reset("g", "t", 0, asked_offset, peer)
+    }
+
     #[test]
     fn a_reset_stands_against_commits_until_the_consumer_has_followed() {
         let offsets = Offsets::default();
-        offsets.commit("g", "t", 0, 50);
-        assert_eq!(offsets.follow_reset("g", "t", 0, 50), None);
+        offsets.commit("g", "t", 0, 50, HERE);
+        assert_eq!(pull(&offsets, 50, HERE), ResetStep::None);
         offsets.reset("g", "t", 0, 5);
         assert_eq!(offsets.get("g", "t", 0), Some(5));
-        offsets.commit("g", "t", 0, 51);
+        assert!(!offsets.commit("g", "t", 0, 51, HERE));
         assert_eq!(offsets.get("g", "t", 0), Some(5), "what it commits of the time before is not heard");
-        offsets.commit("g", "t", 1, 7);
+        offsets.commit("g", "t", 1, 7, HERE);
         assert_eq!(offsets.get("g", "t", 1), Some(7), "other queues are not touched");
         assert!(offsets.awaits_reset("g", "t", 0) && !offsets.awaits_reset("h", "t", 0));
         assert_eq!(offsets.take_changed(), [change("t@g", &[(0, 5), (1, 7)], &[(0, 5)])]);
-        assert_eq!(offsets.follow_reset("g", "t", 0, 51), Some(5));
-        offsets.commit("g", "t", 0, 52);
+        assert_eq!(pull(&offsets, 51, HERE), ResetStep::Redirect(5));
+        assert!(!offsets.commit("g", "t", 0, 52, HERE));
+        assert_eq!(
+            pull(&offsets, 51, HERE),
+            ResetStep::Redirect(5),
+            "a consumer that insists is sent there again"
+        );
         assert_eq!(offsets.get("g", "t", 0), Some(5));
         assert_eq!(offsets.take_changed(), []);
-        assert_eq!(offsets.follow_reset("g", "t", 0, 5), None, "it has followed");
+        assert_eq!(pull(&offsets, 5, HERE), ResetStep::Ended, "it has followed");
         assert_eq!(offsets.take_changed(), [change("t@g", &[(0, 5), (1, 7)], &[])]);
-        offsets.commit("g", "t", 0, 6);
+        assert!(offsets.commit("g", "t", 0, 6, HERE));
         assert_eq!(offsets.get("g", "t", 0), Some(6));
     }
 
     #[test]
-    fn a_reset_is_told_once_and_goes_with_its_group() {
+    fn only_an_informed_consumer_ends_a_reset() {
         let offsets = Offsets::default();
-        offsets.reset("g", "t", 0, 5);
-        assert_eq!(offsets.follow_reset("g", "t", 0, 9), Some(5));
-        assert_eq!(offsets.follow_reset("g", "t", 0, 9), None, "a consumer that insists is served");
+        offsets.reset("g", "t", 0, 900);
+        // It pulls from there by chance and holds older messages.
+        assert_eq!(pull(&offsets, 900, HERE), ResetStep::Redirect(900));
+        assert_eq!(pull(&offsets, 900, ELSEWHERE), ResetStep::Redirect(900));
+        assert!(!offsets.commit("g", "t", 0, 300, HERE));
+        assert_eq!(pull(&offsets, 900, HERE), ResetStep::Ended);
+        offsets.reset("g", "t", 0, 900);
+        assert!(!offsets.commit("g", "t", 0, 900, HERE), "the consumer does not know of the second reset");
+        assert_eq!(offsets.read("g", "t", 0, HERE), Some((900, true)));
+        assert!(offsets.commit("g", "t", 0, 900, HERE), "it reads from a replica and commits here");
+        assert_eq!(offsets.read("g", "t", 0, HERE), Some((900, false)));
+        offsets.reset("g", "t", 0, 7);
+        assert_eq!(offsets.read("g", "t", 0, HERE), Some((7, true)));
+        for other in 0..INFORMED_MAX as u64 {
+            assert_eq!(pull(&offsets, 1, 100 + other), ResetStep::Redirect(7));
+        }
+        assert_eq!(
+            pull(&offsets, 7, HERE),
+            ResetStep::Redirect(7),
+            "the reset has forgotten it, and informs it again"
+        );
+        assert_eq!(pull(&offsets, 7, HERE), ResetStep::Ended);
+    }
+
+    #[test]
+    fn a_reset_goes_with_its_group() {
+        let offsets = Offsets::default();
         offsets.take_changed();
         offsets.reset("g", "t", 0, 5);
         assert_eq!(offsets.take_changed().len(), 1, "a reset to where the group is already counts too");
         offsets.remove(Some("g"), None);
-        assert_eq!(offsets.follow_reset("g", "t", 0, 9), None);
+        assert_eq!(pull(&offsets, 9, HERE), ResetStep::None);
         offsets.assign("g", "t", 0, 3);
         assert_eq!(offsets.get("g", "t", 0), Some(3));
     }

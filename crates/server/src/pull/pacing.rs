@@ -108,7 +108,7 @@ impl Puller {
 
     /// Answers the pulls that have waited long enough. They ask again and keep their turn.
     pub(super) fn expire_paced(&self, now: Instant) {
-        for held in self.flow.paced.take_where(|held| held.deadline <= now) {
+        for held in self.flow.paced.take_expired(now) {
             self.finish_paced(held);
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use metaq_store::Store;
+use metaq_wire::layout;
 
 /// Knows whether records may become visible that this broker does not show yet.
 pub struct VisibleEnd {
@@ -39,6 +40,15 @@ impl VisibleEnd {
 
     /// Whether no consumer can have read that far in a queue with this end.
     pub fn exceeds(&self, committed_offset: i64, end: i64) -> bool {
-        committed_offset > end && !self.may_move()
+        committed_offset > end && (!self.may_move() || self.is_beyond_log(committed_offset, end))
+    }
+
+    /// Whether the log of a master that began with unconfirmed records is too short for that offset, even if all of them
+    /// belong to this queue.
+    #[cold]
+    fn is_beyond_log(&self, committed_offset: i64, end: i64) -> bool {
+        let unconfirmed_bytes = self.store.end_offset() - self.store.confirmed_offset();
+        let records_max = unconfirmed_bytes / layout::RECORD_BYTES_MIN as i64;
+        !self.is_replica && committed_offset - end > records_max
     }
 }

@@ -13,7 +13,7 @@ use crate::pull::Puller;
 use crate::pull::answer::pull_code;
 use crate::pull::function::is_unjudged;
 use crate::pull::handler::{Allowance, Pull};
-use crate::pull::held_pulls::{Held, NoRoom};
+use crate::pull::held_pulls::{Held, NoRoom, WIDE_PULLS_MAX};
 
 /// Looks at one pull on a foreign thread, before it is answered as it stands.
 const LOOKS_MAX: usize = 8;
@@ -59,7 +59,7 @@ impl Puller {
             Ok(()) => Outcome::Done,
             Err(held) => {
                 let remark = format!(
-                    "[OVERLOAD] {} pulls are held already (hold_max); try again later",
+                    "[OVERLOAD] {} pulls are held already (hold_max), or {WIDE_PULLS_MAX} of this queue with many tags; try again later",
                     self.settings.hold_max
                 );
                 refuse_hold(&held.pull, &remark, answers)
@@ -77,9 +77,10 @@ impl Puller {
         for _ in 0..LOOKS_MAX {
             let (group, topic) = (Arc::clone(&held.pull.group), Arc::clone(&held.pull.topic));
             let (queue_id, queue_offset) = (held.pull.queue_id, held.pull.queue_offset);
+            let is_fixed_range = held.pull.is_fixed_range;
             let ticket = self.holds.add(held)?;
             if self.store.max_offset(&topic, queue_id) <= queue_offset
-                && !self.offsets.awaits_reset(&group, &topic, queue_id)
+                && (is_fixed_range || !self.offsets.awaits_reset(&group, &topic, queue_id))
             {
                 return Ok(());
             }
@@ -116,10 +117,7 @@ impl Puller {
     /// Runs a held pull again. Returns it, to be held on, if it found nothing up to the end of the queue; answers it
     /// otherwise.
     fn look(&self, held: Held, allowance: &mut Allowance) -> Option<Held> {
-        if let Some(elsewhere) = self.redirect(&held.pull) {
-            self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
-            return None;
-        }
+        let held = self.redirect(held)?;
         match self.get_within(&held.pull, &held.peer, false, allowance) {
             Some(got) => self.line_up_or_answer(held, got),
             None => {
@@ -133,10 +131,7 @@ impl Puller {
 
     /// The same for a pull that waited for its group's limit. Returns it if the limit has no room yet.
     pub(super) fn look_in_turn(&self, held: Held, allowance: &mut Allowance) -> Option<Held> {
-        if let Some(elsewhere) = self.redirect(&held.pull) {
-            self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
-            return None;
-        }
+        let held = self.redirect(held)?;
         let Some(got) = self.get_within(&held.pull, &held.peer, true, allowance) else {
             return Some(held);
         };
@@ -179,24 +174,18 @@ impl Puller {
 
     /// Runs a held pull for the last time and answers whatever it finds.
     fn finish(&self, held: Held, allowance: &mut Allowance) {
-        match self.redirect(&held.pull) {
-            Some(elsewhere) => self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
-            None => {
-                let got = self.get_within(&held.pull, &held.peer, false, allowance);
-                let got = got.unwrap_or_else(|| self.not_yet(&held.pull));
-                self.answer_held(held, got);
-            }
+        if let Some(held) = self.redirect(held) {
+            let got = self.get_within(&held.pull, &held.peer, false, allowance);
+            let got = got.unwrap_or_else(|| self.not_yet(&held.pull));
+            self.answer_held(held, got);
         }
     }
 
     /// Answers a pull that timed out while it waited for its group's limit.
     pub(super) fn finish_paced(&self, held: Held) {
-        match self.redirect(&held.pull) {
-            Some(elsewhere) => self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
-            None => {
-                let got = self.not_yet(&held.pull);
-                self.answer_held(held, got);
-            }
+        if let Some(held) = self.redirect(held) {
+            let got = self.not_yet(&held.pull);
+            self.answer_held(held, got);
         }
     }
 

@@ -8,6 +8,7 @@ use metaq_wire::{NewRecord, Record};
 
 use crate::ServerError;
 use crate::send::handler::Sender;
+use crate::send::rewrite::DEAD_LETTER_PREFIX;
 
 /// The parts in which a copy differs from its record.
 pub struct Copy<'a> {
@@ -56,6 +57,10 @@ impl Sender {
         let properties = changed_properties(record.properties, &drop, &set);
         let copy = Copy { topic, queue_id, reconsume_times: resend.reconsume_times, properties: &properties };
         let appended = copy.append(&record, &self.store, self.store_host).map_err(ServerError::Store)?;
+        if resend.topic.starts_with(DEAD_LETTER_PREFIX) {
+            let topic = record.property("RETRY_TOPIC").unwrap_or(record.topic);
+            self.count_dead_letter(&resend.topic, std::str::from_utf8(topic).unwrap_or_default());
+        }
         self.store.dispatch();
         if !self.store.wait_confirmed(appended.end_offset, self.flush_timeout) {
             return Err(ServerError::NotFlushed);

@@ -7,10 +7,12 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use metaq_store::Store;
+use metaq_wire::properties::find;
 use metaq_wire::{MessageIds, NewRecord, SendHeader};
 
 use crate::codes::response_code;
 use crate::limits::flow::Flow;
+use crate::metrics::traffic::MessageType;
 use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome, Refusal};
 use crate::policy::{Policy, Topic};
@@ -81,6 +83,7 @@ impl Sender {
             let what = "the retry topic's group";
             return ask.unknown(answers, response_code::SUBSCRIPTION_GROUP_NOT_EXIST, what, &header.topic);
         };
+        let given_up = dead_letters.is_some().then(|| retried_topic(&header).to_owned());
         if let Some(dead_letters) = dead_letters {
             header.topic = Cow::Owned(dead_letters);
             header.queue_id = 0;
@@ -95,10 +98,14 @@ impl Sender {
             let queue_id =
                 if header.queue_id < 0 { self.choose_queue(topic.write_queues) } else { header.queue_id };
             if header.batch {
-                self.send_batch(ask, &header, queue_id, answers)
+                self.send_batch(ask, &header, topic, queue_id, answers)?;
             } else {
-                self.send_one(ask, &header, topic, queue_id, answers)
+                self.send_one(ask, &header, topic, queue_id, answers)?;
             }
+            if let Some(origin) = &given_up {
+                self.count_dead_letter(&header.topic, origin);
+            }
+            Ok(())
         };
         if let Some(limit) = &topic.send_limit {
             return self.flow.send_within(limit, topic, ask, &header, answers, send);
@@ -134,6 +141,8 @@ impl Sender {
         validate::properties_size(&record, waits_for.reserved_bytes())?;
 
         let appended = self.append(ask, header, &record, waits_for, &marks, answers)?;
+        let bytes = appended.end_offset - appended.physical_offset;
+        topic.traffic.receive(MessageType::of(&marks), bytes as u64);
         if ask.header.is_oneway() {
             return Ok(());
         }
@@ -154,6 +163,7 @@ impl Sender {
         &self,
         ask: &Ask<'_>,
         header: &SendHeader<'_>,
+        topic: &Topic,
         queue_id: i32,
         answers: &mut Answers,
     ) -> Result<(), Refusal> {
@@ -176,6 +186,8 @@ impl Sender {
         }
 
         let appended = self.append_batch(ask, &records, answers)?;
+        let bytes = appended.end_offset - appended.first.physical_offset;
+        topic.traffic.receive_batch(MessageType::Normal, records.len() as u64, bytes as u64);
         if ask.header.is_oneway() {
             return Ok(());
         }
@@ -206,6 +218,15 @@ impl Sender {
         })
     }
 
+    /// Counts a message of a topic that a group gives up.
+    pub(super) fn count_dead_letter(&self, dead_letter_topic: &str, topic: &str) {
+        let policy = self.policy.read();
+        let group = dead_letter_topic.strip_prefix(DEAD_LETTER_PREFIX).and_then(|group| policy.group(group));
+        if let (Some(group), Some(topic)) = (group, policy.topic(topic)) {
+            group.traffic.of(&group.name, &topic.name, topic.read_queues).dead_letters.add(1);
+        }
+    }
+
     fn acknowledge(
         &self,
         ask: &Ask<'_>,
@@ -220,4 +241,11 @@ impl Sender {
             answers.add_sent_when_confirmed(ask, &self.origin, answer, end_offset);
         }
     }
+}
+
+/// The topic that a message came from which a consumer sends to its retry topic.
+fn retried_topic<'a>(header: &'a SendHeader<'_>) -> &'a str {
+    let topic =
+        find(header.properties.as_bytes(), "RETRY_TOPIC").and_then(|topic| std::str::from_utf8(topic).ok());
+    topic.unwrap_or(&header.topic)
 }

@@ -29,6 +29,8 @@ pub struct Marks<'a> {
     pub copy_notes: bool,
     /// From 0 on.
     pub priority: Option<i32>,
+    /// Its messages of one key keep their order.
+    pub is_ordered: bool,
     /// It is delayed or ordered.
     pub has_other_kind: bool,
 }
@@ -68,7 +70,10 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
                 marks.delay_level = number(value);
                 marks.has_other_kind = true;
             }
-            b"__SHARDINGKEY" => marks.has_other_kind = true,
+            b"__SHARDINGKEY" => {
+                marks.is_ordered = true;
+                marks.has_other_kind = true;
+            }
             b"_SYS_MSG_PRIORITY_" => marks.priority = priority(value),
             b"TIMER_DELAY_SEC" => marks.requested_time.delay_s = Some(value),
             b"TIMER_DELAY_MS" => marks.requested_time.delay_ms = Some(value),

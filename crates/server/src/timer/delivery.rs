@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use metaq_store::{Filter, GetStatus, Store, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition};
 use metaq_wire::Record;
+use parking_lot::Mutex;
 
 use crate::rounds::Rounds;
 use crate::send::copy::{Copy, changed_properties};
@@ -61,6 +62,8 @@ pub struct Timers {
     recalled: AtomicU64,
     queue_offset: AtomicI64,
     behind_ms: AtomicI64,
+    /// How many wait for each minute, as of the last time that progress was saved.
+    by_minute: Mutex<Vec<(i64, u64)>>,
     pub(crate) rounds: Rounds,
 }
 
@@ -91,8 +94,22 @@ impl Timers {
             recalled: AtomicU64::new(0),
             queue_offset: AtomicI64::new(0),
             behind_ms: AtomicI64::new(0),
+            by_minute: Mutex::default(),
             rounds: Rounds::default(),
         }
+    }
+
+    /// How many messages become due before each of these times, and after the one before it. It is exact to the minute.
+    pub fn due_within(&self, bounds_s: &[i64]) -> Vec<u64> {
+        let now_ms = self.store.clock().now_ms();
+        let mut counts = vec![0; bounds_s.len()];
+        for (minute_ms, entries) in &*self.by_minute.lock() {
+            let in_s = (minute_ms - now_ms).max(0) / 1_000;
+            if let Some(place) = bounds_s.iter().position(|bound| in_s < *bound) {
+                counts[place] += entries;
+            }
+        }
+        counts
     }
 
     pub fn figures(&self) -> TimerFigures {
@@ -328,6 +345,7 @@ impl Timers {
         }
         run.saved_at = Instant::now();
         self.pending.store(run.log.pending(), Relaxed);
+        *self.by_minute.lock() = run.log.by_minute();
         self.save(run)
     }
 

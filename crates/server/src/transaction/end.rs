@@ -79,8 +79,22 @@ impl Transactions {
             answers.note_appended();
         }
         ledger.end(newest, end);
+        drop(ledger);
         answers.note_ended();
+        self.count_end(&record, end);
         Ok(end_offset)
+    }
+
+    fn count_end(&self, half: &Record<'_>, end: End) {
+        let policy = self.policy.read();
+        let topic = destination(half).and_then(|(topic, _)| policy.topic(topic));
+        if let Some(topic) = topic {
+            match end {
+                End::Committed => topic.traffic.committed.add(1),
+                End::RolledBack => topic.traffic.rolled_back.add(1),
+                End::GivenUp => {}
+            }
+        }
     }
 
     /// Checks that the request fits the half message, comes from its producer group, and comes in time.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use metaq_store::Store;
 use parking_lot::Mutex;
 
+use crate::policy::Policy;
 use crate::pull::offsets::Offsets;
 use crate::send::rewrite::AddedProperties;
 use crate::settings::TransactionSettings;
@@ -21,6 +22,7 @@ pub struct Transactions {
     pub(super) store_host: SocketAddr,
     pub(super) settings: TransactionSettings,
     pub(super) flush_timeout: Duration,
+    pub(super) policy: Arc<Policy>,
     pub(super) offsets: Arc<Offsets>,
     pub(super) delay_levels: Arc<DelayLevels>,
     pub(super) due_times: DueTimes,
@@ -35,6 +37,7 @@ impl Transactions {
         store_host: SocketAddr,
         settings: TransactionSettings,
         flush_timeout: Duration,
+        policy: Arc<Policy>,
         offsets: Arc<Offsets>,
         delay_levels: Arc<DelayLevels>,
         due_times: DueTimes,
@@ -51,6 +54,7 @@ impl Transactions {
             store_host,
             settings,
             flush_timeout,
+            policy,
             offsets,
             delay_levels,
             due_times,

@@ -48,6 +48,26 @@ fn a_connection_that_sends_no_frame_is_closed_and_others_are_not() {
 }
 
 #[test]
+fn a_header_that_takes_long_to_read_is_not_read() {
+    let plane = Plane::with(|setup| {
+        setup.server.frame_bytes_max = 8 << 20;
+        setup.server.crossing_bytes_max = 8 << 20;
+    });
+    let (mut client, mut other) = (plane.connect(), plane.connect());
+    let names: Vec<String> = (0..300).map(|number| format!("n{number}")).collect();
+    let fields: Fields<'_> = names.iter().map(|name| (name.as_str(), String::new())).collect();
+    other.send(COLD, &fields, b"");
+    let refused = plane.crossed().fields().map_err(|error| error.to_string());
+    assert_eq!(refused, Err("header has more than 256 fields, the limit".to_owned()));
+    let mut bytes = Vec::new();
+    client.frame(&mut bytes, COLD, 0, &vec![("n", "x".repeat(2 << 20))], b"");
+    client.write(&bytes);
+    assert!(client.try_answer().is_none());
+    let Event::Closed(peer) = plane.event() else { panic!("the request crossed") };
+    assert!(peer.end_reason().is_some_and(|reason| reason.contains("is longer than the limit of 1048576")));
+}
+
+#[test]
 fn answers_before_a_broken_frame_are_still_written() {
     let plane = Plane::start();
     let mut client = plane.connect();

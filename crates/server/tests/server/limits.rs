@@ -73,6 +73,32 @@ fn where_no_more_answers_may_wait_the_refusal_comes_at_once() {
 }
 
 #[test]
+fn answers_that_wait_for_a_limit_count_with_their_bytes() {
+    let plane = Plane::with(|setup| {
+        setup.topics[0].send_limit = messages_per_second(1_000);
+        setup.broker.limits.send_hold_ms_max = 1_000_000;
+        setup.server.connection_memory_bytes_max = 1 << 20;
+    });
+    let (mut client, mut other) = (plane.connect(), plane.connect());
+    let (body, fields) = (batch(&[("m", ""); 1_000]), but(send_fields(""), &[("m", "true")]));
+    assert_eq!(client.ask(SEND_BATCH_MESSAGE, &fields, &body).code, response_code::SUCCESS);
+    for _ in 0..95 {
+        client.send(SEND_BATCH_MESSAGE, &fields, &body);
+    }
+    client.answer().refuses(response_code::SYSTEM_BUSY, "(connection_memory_bytes_max)");
+    let waiting = plane.figures().limits_waiting;
+    assert!((10..90).contains(&waiting), "{waiting} answers with 1,000 ids each wait");
+    other.send(SEND_MESSAGE_V2, &send_fields(""), b"it has room");
+    other.expect_silence();
+    drop((client, other));
+    eventually("nothing is kept for them", || {
+        // Requests that are still handled begin to wait after the clock was moved.
+        plane.clock.advance_ms(1_000_000);
+        plane.counts().memory_bytes == 0
+    });
+}
+
+#[test]
 fn a_group_reads_no_faster_than_its_limit() {
     let plane = limited_pulls();
     let mut client = plane.connect();

@@ -10,6 +10,7 @@ mod connection;
 mod held_appends;
 mod limits;
 mod memory;
+mod metrics;
 mod offsets;
 mod pull;
 mod relay;

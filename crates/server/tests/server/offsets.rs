@@ -25,7 +25,7 @@ fn a_committed_offset_is_read_back() {
     let oneway = but(group_fields(), &[("commitOffset", "6")]);
     client.send_oneway(UPDATE_CONSUMER_OFFSET, &oneway, b"");
     assert_eq!(client.ask(QUERY_CONSUMER_OFFSET, &group_fields(), b"").number("offset"), 6);
-    let other = but(group_fields(), &[("queueId", "1")]);
+    let other = but(group_fields(), &[("queueId", "1"), ("setZeroIfNotFound", "false")]);
     assert_eq!(client.ask(QUERY_CONSUMER_OFFSET, &other, b"").code, response_code::QUERY_NOT_FOUND);
 }
 
@@ -114,6 +114,10 @@ fn offsets_that_another_broker_has_shown_are_accepted() {
         response_code::SUCCESS,
         "on a new master"
     );
+    let impossible = but(group_fields(), &[("commitOffset", "1000")]);
+    client
+        .ask(UPDATE_CONSUMER_OFFSET, &impossible, b"")
+        .refuses(response_code::INVALID_PARAMETER, "beyond the end");
     promoted.store.confirm_replicated(promoted.store.end_offset());
     promoted.store.dispatch();
     let beyond = but(group_fields(), &[("commitOffset", "3")]);
@@ -127,7 +131,11 @@ fn a_group_without_an_offset_begins_at_the_start_of_a_young_queue() {
     let plane = Plane::start();
     let mut client = plane.connect();
     let answer = client.ask(QUERY_CONSUMER_OFFSET, &group_fields(), b"");
-    answer.refuses(response_code::QUERY_NOT_FOUND, "has committed no offset");
+    assert_eq!(answer.number("offset"), 0, "a message that arrives now must not be skipped");
+    for (field, value) in [("topic", "nowhere"), ("queueId", "4"), ("queueId", "-1")] {
+        let answer = client.ask(QUERY_CONSUMER_OFFSET, &but(group_fields(), &[(field, value)]), b"");
+        answer.refuses(response_code::QUERY_NOT_FOUND, "has committed no offset");
+    }
     client.put("one");
     assert_eq!(client.ask(QUERY_CONSUMER_OFFSET, &group_fields(), b"").number("offset"), 0);
     let exact = but(group_fields(), &[("setZeroIfNotFound", "false")]);

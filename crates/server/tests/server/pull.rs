@@ -324,7 +324,7 @@ fn a_pull_that_is_newer_than_its_heartbeat_gets_everything_or_waits_for_python()
 }
 
 #[test]
-fn a_reset_sends_running_consumers_elsewhere_once() {
+fn a_reset_sends_running_consumers_elsewhere_until_they_follow() {
     let plane = Plane::start();
     let mut client = plane.connect();
     for body in ["one", "two", "three"] {
@@ -340,6 +340,10 @@ fn a_reset_sends_running_consumers_elsewhere_once() {
     plane.broker().pulls.reset_offset(GROUP, TOPIC, 0, 0);
     let answer = client.ask(PULL_MESSAGE, &pull_fields(3), b"");
     assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_OFFSET_MOVED, 0));
+    assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(3), b"").code, response_code::PULL_OFFSET_MOVED);
+    let fixed = but(pull_fields(1), &[("sysFlag", "65540"), ("subscription", "*")]);
+    assert_eq!(client.ask(PULL_MESSAGE, &fixed, b"").bodies(), ["two", "three"], "a fixed range is served");
+    assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(0), b"").bodies(), ["one", "two", "three"]);
     assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(3), b"").code, response_code::PULL_NOT_FOUND);
 }
 

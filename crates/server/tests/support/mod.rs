@@ -232,6 +232,7 @@ fn setup(directory: &Path) -> Setup {
         connection_output_bytes_max: 1 << 24,
         connection_memory_bytes_max: 1 << 26,
         memory_bytes_max: 1 << 28,
+        group_memory_bytes_max: 1 << 28,
         worker_threads: 1,
         relay_timeout_ms: 60_000,
         relay_requests_max: 100,
@@ -246,6 +247,7 @@ fn setup(directory: &Path) -> Setup {
         region: "r1".to_owned(),
         message_size_bytes_max: store.message_size_bytes_max,
         flush_timeout_ms: 60_000,
+        metrics_pairs_max: 1_000,
         limits: LimitSettings { send_hold_ms_max: 1_000, send_refusal_hold_ms: 500, send_hold_max: 100 },
         pull: PullSettings {
             bytes_max: 1 << 20,
@@ -301,6 +303,8 @@ pub fn topic(name: &str) -> Topic {
         client_writable: true,
         client_readable: true,
         send_limit: None,
+        is_system: false,
+        traffic: Arc::default(),
     }
 }
 
@@ -318,6 +322,8 @@ pub fn group(name: &str) -> Group {
         forbidden_topics: Vec::new(),
         subscriptions: vec![subscription(TOPIC)],
         consume_limit: None,
+        is_system: false,
+        traffic: Arc::default(),
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering, fence};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use metaq_wire::{Record, layout, properties};
@@ -27,6 +27,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const PASS_RECORDS_MAX: usize = 2_048;
 /// The most bytes of the log that are indexed at a stop, which takes about a tenth of a second.
 const CATCH_UP_BYTES_MAX: i64 = 64 << 20;
+
+/// How long a query waits for the index to catch up. The index is usually a few milliseconds behind.
+const QUERY_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// To read a record and to compare its keys costs about as much as to examine this many entries.
 const RECORD_ENTRIES: u64 = 64;
@@ -78,6 +81,7 @@ pub(crate) struct KeyQuery<'a> {
     pub(crate) begin_ms: i64,
     pub(crate) end_ms: i64,
     pub(crate) entries_max: u64,
+    pub(crate) bytes_max: usize,
 }
 
 pub(crate) struct Index {
@@ -91,8 +95,13 @@ pub(crate) struct Index {
     synced_time_ms: AtomicI64,
     idle: AtomicBool,
     stop: AtomicBool,
+    /// The last attempt to write failed.
+    is_blocked: AtomicBool,
+    /// Queries that wait for the index to catch up.
+    waiting: AtomicUsize,
     sleeping: Mutex<()>,
     wake: Condvar,
+    advanced: Condvar,
 }
 
 impl Index {
@@ -143,8 +152,11 @@ impl Index {
             synced_time_ms: AtomicI64::new(0),
             idle: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            is_blocked: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
             sleeping: Mutex::new(()),
             wake: Condvar::new(),
+            advanced: Condvar::new(),
         })
     }
 
@@ -178,7 +190,10 @@ impl Index {
                 self.sleep(&dispatched_end);
                 continue;
             }
-            if let Err(error) = self.follow(log, end, || self.stop.load(Ordering::Relaxed)) {
+            let outcome = self.follow(log, end, || self.stop.load(Ordering::Relaxed));
+            self.is_blocked.store(outcome.is_err(), Ordering::Release);
+            self.wake_queries();
+            if let Err(error) = outcome {
                 reports.add(format!("the key index is blocked: {error}"));
                 self.pause(RETRY_PAUSE);
             }
@@ -210,6 +225,39 @@ impl Index {
         self.stop.store(true, Ordering::Release);
         let _sleeping = self.sleeping.lock();
         self.wake.notify_all();
+        self.advanced.notify_all();
+    }
+
+    /// Waits until everything below `end` is indexed, so that a query finds every message that was acknowledged before
+    /// it. Waits for [`QUERY_WAIT_MAX`] at most, and not at all if the index is blocked or far behind.
+    pub(crate) fn wait_indexed(&self, end: i64) {
+        let behind = end - self.indexed_end();
+        if behind <= 0 || behind > CATCH_UP_BYTES_MAX {
+            return;
+        }
+        let deadline = Instant::now() + QUERY_WAIT_MAX;
+        let mut sleeping = self.sleeping.lock();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // Either this thread sees the new end, or the one that stored it sees that a query waits.
+        fence(Ordering::SeqCst);
+        self.wake.notify_one();
+        while self.indexed_end() < end
+            && !self.is_blocked.load(Ordering::Acquire)
+            && !self.stop.load(Ordering::Acquire)
+        {
+            if self.advanced.wait_until(&mut sleeping, deadline).timed_out() {
+                break;
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn wake_queries(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            let _sleeping = self.sleeping.lock();
+            self.advanced.notify_all();
+        }
     }
 
     /// Indexes the rest before the store is closed, unless it is too much; then the next start continues from there.
@@ -293,6 +341,7 @@ impl Index {
         let mut result = QueryResult::default();
         // A record has several entries if it was indexed again after a kill.
         let mut returned = Vec::new();
+        let mut returned_bytes = 0;
         let files = self.files.read();
         if let Some(last) = files.last() {
             result.last_store_time = last.span().end_time_ms;
@@ -316,6 +365,11 @@ impl Index {
                 {
                     result.examined_entries += RECORD_ENTRIES;
                     if let Some(record) = matching_record(log, physical_offset, query) {
+                        returned_bytes += record.len();
+                        if returned_bytes > query.bytes_max && !returned.is_empty() {
+                            result.is_cut_short = true;
+                            return false;
+                        }
                         returned.push(physical_offset);
                         result.records.push(record);
                     }

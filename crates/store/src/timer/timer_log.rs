@@ -269,6 +269,12 @@ impl TimerLog {
         self.pending
     }
 
+    /// How many entries wait for each minute, by the time at which the minute begins. Those that are done are still
+    /// counted until their minute is over.
+    pub fn by_minute(&self) -> Vec<(i64, u64)> {
+        self.buckets.iter().map(|(minute, bucket)| (minute * MINUTE_MS, bucket.entries())).collect()
+    }
+
     /// The position up to which everything is done.
     pub fn done(&self) -> TimerPosition {
         self.done

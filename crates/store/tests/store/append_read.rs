@@ -333,6 +333,37 @@ fn a_query_reads_only_records_of_its_time_and_ends_at_its_limit() {
 }
 
 #[test]
+fn a_query_finds_what_was_confirmed_before_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&small(directory.path()));
+    for number in 0..50 {
+        let properties = format!("UNIQ_KEY\u{1}id{number}\u{2}");
+        let appended = store.append(&record("t", 0, b"body", &properties)).unwrap();
+        confirm(&store, appended.end_offset);
+        let found = store.query("t", &format!("id{number}"), 1, 0, i64::MAX);
+        assert_eq!(found.records.len(), 1, "id{number}");
+    }
+}
+
+#[test]
+fn a_query_returns_no_more_bytes_than_its_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = StoreSettings { query_bytes_max: 10_000, ..small(directory.path()) };
+    let store = Store::open(settings, Clock::manual(1_000_000), Arc::new(SystemDisk)).unwrap();
+    for (key, body_bytes) in
+        [("large", 11_000), ("some", 3_000), ("some", 3_000), ("some", 3_000), ("some", 3_000)]
+    {
+        store.append(&record("t", 0, &vec![7; body_bytes], &format!("KEYS\u{1}{key}\u{2}"))).unwrap();
+    }
+    store.dispatch();
+    let end = figure(&store, "commit_log_max_offset");
+    eventually("the index", || figure(&store, "indexed_offset") == end);
+    let some = store.query("t", "some", 64, 0, i64::MAX);
+    assert_eq!((some.records.len(), some.is_cut_short), (3, true));
+    assert_eq!(store.query("t", "large", 64, 0, i64::MAX).records.len(), 1, "one comes whatever its size");
+}
+
+#[test]
 fn the_image_of_a_record_in_a_body_is_not_served() {
     let directory = tempfile::tempdir().unwrap();
     let settings = StoreSettings { commit_log_file_bytes: 1 << 20, ..small(directory.path()) };

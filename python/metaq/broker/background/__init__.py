@@ -1,4 +1,5 @@
-"""Work that runs on its own: registration, rebalance notices, subscription inquiries, transaction checks.
+"""Work that runs on its own: registration, rebalance notices, subscription inquiries, transaction checks, and
+the locks of clients that have vanished.
 
 Each class belongs to one master: it starts and stops with it, and a failure never ends it for good.
 `housekeeping` runs whatever is due at an interval. Times come from the injected clock, so tests can move

@@ -10,12 +10,16 @@ from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.node import Node
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.stats import SAMPLE_INTERVAL_S
+from metaq.protocol.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 PROTECT_INTERVAL_S = 30.0
 FUNCTIONS_REST_INTERVAL_S = 10.0
+DELAYS_PERSIST_INTERVAL_S = 0.5
+"""A kill delivers again what was delivered since the last write, which takes a moment itself. Together that
+is less than a second."""
 CLOCK_DRIFT_MS_MAX = 5_000
 """Beyond this the clock was set or the process did not run, so the time that passed means nothing."""
 
@@ -36,7 +40,7 @@ class Housekeeping:
         self._every(INTERVAL_S, self.look)
         self._every(INTERVAL_S, self._transactions.check)
         self._every(persist_interval_s, self.persist_offsets)
-        self._every(persist_interval_s, self._state.delays.persist)
+        self._every(min(persist_interval_s, DELAYS_PERSIST_INTERVAL_S), self._state.delays.persist)
         self._every(PROTECT_INTERVAL_S, self._state.offsets.protect)
         self._every(FUNCTIONS_REST_INTERVAL_S, self._node.functions.rest)
         self._every(SAMPLE_INTERVAL_S, lambda: asyncio.to_thread(self._state.statistics.sample))
@@ -64,7 +68,14 @@ class Housekeeping:
         for report in self._node.store.take_reports():
             _log.warning("store: %s", report)
         for member in clients.remove_expired():
-            _log.warning("client %s (%s) was silent for too long", member.client_id, member.remote)
+            peer_log.write(
+                _log,
+                logging.WARNING,
+                member.remote,
+                "client %s (%s) was silent for too long",
+                member.client_id,
+                member.remote,
+            )
         locks.forget_expired()
 
     async def persist_offsets(self) -> None:

@@ -22,6 +22,7 @@ from metaq.protocol.clients import GetConsumerRunningInfo
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.peer_log import peer_log
 from metaq.protocol.reply import Reply
 
 _log = logging.getLogger(__name__)
@@ -91,7 +92,10 @@ class Inquiry:
             await self._filters.compile_all_apart(connection, told)
             self._take(connection, group_name, told)
         except (Refused, Unreachable) as error:
-            _log.info(
+            peer_log.write(
+                _log,
+                logging.INFO,
+                member.remote,
                 "the subscriptions of consumer %s of %s were not refreshed: %s",
                 member.client_id,
                 group_name,

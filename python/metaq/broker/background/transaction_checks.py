@@ -24,6 +24,7 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.messages import ResumeCheckHalfMessage
 from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION_CHECKS, UNIQUE_KEY
 from metaq.protocol.pump import Pump
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -45,13 +46,20 @@ class TransactionChecks:
     """Checks the open transactions of one master, and keeps where a restart begins to look for them."""
 
     def __init__(
-        self, options: BrokerOptions, clock: Clock, plane: BrokerPlane, clients: Clients, pump: Pump
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        plane: BrokerPlane,
+        clients: Clients,
+        pump: Pump,
+        pools: WorkPools,
     ) -> None:
         self._options = options
         self._clock = clock
         self._plane = plane
         self._clients = clients
         self._pump = pump
+        self._pools = pools
         self._checked_ms = clock.now_ms()
         self._turning = asyncio.Lock()
         self._next_member: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
@@ -120,8 +128,9 @@ class TransactionChecks:
         """Starts the checks of a transaction that was given up again, with the next turn."""
         physical_offset = physical_offset_of(command.msg_id)
         try:
-            has_room = await asyncio.to_thread(
-                self._plane.resume_transaction, physical_offset, names.CHECKS_EXHAUSTED_TOPIC
+            has_room = await self._pools.administration.run(
+                request.connection,
+                lambda: self._plane.resume_transaction(physical_offset, names.CHECKS_EXHAUSTED_TOPIC),
             )
         except LookupError:
             remark = f"message {command.msg_id[:64]} is not in {names.CHECKS_EXHAUSTED_TOPIC}"

@@ -142,7 +142,7 @@ class ApacheControl:
 
     async def _answer(self) -> None:
         node = self._broker.node
-        requests = ReplicationRequests(self, node.store, node.clock)
+        requests = ReplicationRequests(self, node.store, node.clock, node.pools)
         refusal = NOT_YET.format(address=self._copy.mark.master)
         await node.pump.hand_over(CopyHandlers(requests, refusal))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.peer_log import peer_log
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class AdminParts:
     switches: Switches
     address: str
     started_ms: int
+    pools: WorkPools
     filter_figures: Callable[[], Mapping[str, str]] = dict
     """Returns a line for each filter function that has been called."""
 
@@ -160,7 +161,7 @@ class Admin:
 
     @handles(GetBrokerRuntimeInfo)
     async def get_broker_runtime_info(self, command: GetBrokerRuntimeInfo, request: Request) -> Response:
-        table = await asyncio.to_thread(self._runtime_info)
+        table = await self._parts.pools.look_ups.run(request.connection, self._runtime_info)
         return Response(body=KVTable(table=table).encode())
 
     def _runtime_info(self) -> dict[str, str]:
@@ -171,7 +172,9 @@ class Admin:
     @handles(TriggerDeleteFiles, CleanExpiredConsumeQueue, DeleteExpiredCommitLog)
     async def clean(self, command: Command, request: Request) -> None:
         # An administrator may clean at any hour, but files that are not old enough stay.
-        deleted = await asyncio.to_thread(lambda: self._parts.store.clean(force=True))
+        deleted = await self._parts.pools.administration.run(
+            request.connection, lambda: self._parts.store.clean(force=True)
+        )
         peer_log.write(
             _log,
             logging.WARNING,

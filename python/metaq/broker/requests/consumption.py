@@ -10,11 +10,9 @@ from metaq._core import BrokerPlane, Clock, Store
 from metaq.broker.state.broker_own import check_topic
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.groups import Groups
-from metaq.broker.state.offsets import OffsetTable, groups_of_topic, lowest_offsets, topics_of_group
 from metaq.broker.state.policy import wanted_tag_codes
 from metaq.broker.state.stats import GROUP_GET, Statistics
 from metaq.broker.state.topics import Topics
-from metaq.broker.work_pools import WorkPools
 from metaq.protocol.bodies import (
     ConsumeQueueLine,
     ConsumeQueueLines,
@@ -42,6 +40,7 @@ from metaq.protocol.offsets import (
     QueryConsumeTimeSpan,
     QueryCorrectionOffset,
 )
+from metaq.work_pools import WorkPools
 
 _T = TypeVar("_T")
 
@@ -74,14 +73,14 @@ class Consumption:
     @handles(QueryTopicConsumeByWho)
     def query_topic_consume_by_who(self, command: QueryTopicConsumeByWho, request: Request) -> Response:
         groups = {
-            *groups_of_topic(self._parts.plane.offsets(), command.topic),
+            *self._parts.plane.groups_of_topic(command.topic),
             *self._parts.clients.groups_subscribing(command.topic),
         }
         return Response(body=GroupList(group_list=sorted(groups)).encode())
 
     @handles(QueryTopicsByConsumer)
     def query_topics_by_consumer(self, command: QueryTopicsByConsumer, request: Request) -> Response:
-        topics = topics_of_group(self._parts.plane.offsets(), command.group)
+        topics = self._parts.plane.topics_of_group(command.group)
         return Response(body=TopicList(broker_addr=self._parts.address, topic_list=topics).encode())
 
     @handles(QuerySubscriptionByConsumer)
@@ -110,19 +109,19 @@ class Consumption:
         return Response(body=stats.encode())
 
     def _consume_stats(self, command: GetConsumeStats) -> ConsumeStats:
-        offsets = self._parts.plane.offsets()
         stats = ConsumeStats()
-        for name in self._topics_asked(command, offsets):
+        for name in self._topics_asked(command):
             topic = self._parts.topics.get(name)
             if topic is not None:
-                self._add_queues(stats, topic, topic.read_queue_nums, command.consumer_group, offsets)
+                self._add_queues(stats, topic, topic.read_queue_nums, command.consumer_group)
         return stats
 
-    def _topics_asked(self, command: GetConsumeStats, offsets: OffsetTable) -> list[str]:
+    def _topics_asked(self, command: GetConsumeStats) -> list[str]:
         if command.topic_list:
             return [name for name in command.topic_list.split(";") if name]
-        topics = [command.topic] if command.topic else topics_of_group(offsets, command.consumer_group)
-        return self._not_given_up(command.consumer_group, topics)
+        group = command.consumer_group
+        topics = [command.topic] if command.topic else self._parts.plane.topics_of_group(group)
+        return self._not_given_up(group, topics)
 
     def _not_given_up(self, group: str, topics: list[str]) -> list[str]:
         live = self._parts.clients.consumer_group(group)
@@ -131,11 +130,9 @@ class Consumption:
             return [name for name in topics if name in live.subscriptions]
         return topics
 
-    def _add_queues(
-        self, stats: ConsumeStats, topic: TopicConfig, queues: int, group: str, offsets: OffsetTable
-    ) -> None:
+    def _add_queues(self, stats: ConsumeStats, topic: TopicConfig, queues: int, group: str) -> None:
         name = topic.topic_name
-        committed = offsets.get(f"{name}@{group}", {})
+        committed = self._parts.plane.offsets_of(group, name)
         for queue_id in range(queues):
             committed_offset = committed.get(queue_id, 0)
             stored_ms = self._parts.store.store_time_ms(name, queue_id, committed_offset - 1)
@@ -156,17 +153,16 @@ class Consumption:
         return Response(body=stats.encode())
 
     def _broker_consume_stats(self, only_ordered: bool) -> ConsumeStatsList:
-        offsets = self._parts.plane.offsets()
         everything = ConsumeStatsList(broker_addr=self._parts.address)
         for config in self._parts.groups:
             group = config.group_name
             of_group: list[ConsumeStats] = []
-            for name in self._not_given_up(group, topics_of_group(offsets, group)):
+            for name in self._not_given_up(group, self._parts.plane.topics_of_group(group)):
                 topic = self._parts.topics.get(name)
                 if topic is None or (only_ordered and not topic.order):
                     continue
                 stats = ConsumeStats()
-                self._add_queues(stats, topic, topic.write_queue_nums, group, offsets)
+                self._add_queues(stats, topic, topic.write_queue_nums, group)
                 places = stats.offset_table.values()
                 everything.total_diff += sum(place.broker_offset - place.consumer_offset for place in places)
                 everything.total_inflight_diff += sum(
@@ -186,7 +182,7 @@ class Consumption:
 
     def _time_spans(self, topic: TopicConfig, group: str) -> list[QueueTimeSpan]:
         store, name = self._parts.store, topic.topic_name
-        committed = self._parts.plane.offsets().get(f"{name}@{group}", {})
+        committed = self._parts.plane.offsets_of(group, name)
         spans = []
         for queue_id in range(topic.write_queue_nums):
             end = store.max_offset(name, queue_id)
@@ -205,19 +201,26 @@ class Consumption:
         return spans
 
     @handles(QueryCorrectionOffset)
-    def query_correction_offset(self, command: QueryCorrectionOffset, request: Request) -> Response:
-        offsets = self._parts.plane.offsets()
+    async def query_correction_offset(self, command: QueryCorrectionOffset, request: Request) -> Response:
         left_out = set((command.filter_groups or "").split(","))
-        groups = {group.group_name for group in self._parts.groups} - left_out
-        lowest = {
-            queue_id: place
-            for (topic, queue_id), place in lowest_offsets(offsets, groups).items()
-            if topic == command.topic
-        }
-        for queue_id, place in offsets.get(f"{command.topic}@{command.compare_group}", {}).items():
+        groups = [
+            group
+            for group in self._parts.plane.groups_of_topic(command.topic)
+            if group not in left_out and self._parts.groups.get(group) is not None
+        ]
+        lowest = await self._look_up(request, lambda: self._lowest(command, groups))
+        return Response(body=CorrectionOffsets(correction_offsets=lowest).encode())
+
+    def _lowest(self, command: QueryCorrectionOffset, groups: list[str]) -> dict[int, int]:
+        plane = self._parts.plane
+        lowest: dict[int, int] = {}
+        for group in groups:
+            for queue_id, place in plane.offsets_of(group, command.topic).items():
+                lowest[queue_id] = min(place, lowest.get(queue_id, place))
+        for queue_id, place in plane.offsets_of(command.compare_group, command.topic).items():
             if lowest.get(queue_id, NEVER) > place:
                 lowest[queue_id] = NEVER
-        return Response(body=CorrectionOffsets(correction_offsets=lowest).encode())
+        return lowest
 
     # The queue itself
 

@@ -35,7 +35,10 @@ def master_handlers(node: Node, plane: BrokerPlane, state: BrokerState, admin: A
         admin,
         Unsupported(),
         ReplicationRequests(
-            node.group or StandAlone(node.options.broker.name, node.address), node.store, node.clock
+            node.group or StandAlone(node.options.broker.name, node.address),
+            node.store,
+            node.clock,
+            node.pools,
         ),
     )
     for owner in (
@@ -98,7 +101,7 @@ def _of_groups(node: Node, plane: BrokerPlane, state: BrokerState) -> tuple[obje
 def _of_clients(node: Node, state: BrokerState) -> tuple[object, ...]:
     clients, topics, options = node.clients, state.topics, node.options
     return (
-        Heartbeats(clients, state.groups, topics, node.clock, state.filters),
+        Heartbeats(clients, state.groups, topics, node.clock, state.filters, node.pools),
         Relays(node.pump, clients, node.store, topics, state.groups, options, node.pools),
         Replies(node.pump, clients, topics, node.clock, node.switches, node.address, options),
     )

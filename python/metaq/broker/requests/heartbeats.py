@@ -39,6 +39,7 @@ from metaq.protocol.clients import (
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -57,13 +58,20 @@ class Heartbeats:
     """Keeps the table of live clients up to date."""
 
     def __init__(
-        self, clients: Clients, groups: Groups, topics: Topics, clock: Clock, filters: Filters
+        self,
+        clients: Clients,
+        groups: Groups,
+        topics: Topics,
+        clock: Clock,
+        filters: Filters,
+        pools: WorkPools,
     ) -> None:
         self._clients = clients
         self._filters = filters
         self._groups = groups
         self._topics = topics
         self._clock = clock
+        self._pools = pools
 
     @handles(HeartBeat)
     def heart_beat(self, command: HeartBeat, request: Request) -> Response | Awaitable[Response]:
@@ -171,7 +179,9 @@ class Heartbeats:
         return Response(body=ConsumerList(consumer_id_list=group.client_ids()).encode())
 
     @handles(GetConsumerConnectionList)
-    def get_consumer_connection_list(self, command: GetConsumerConnectionList, request: Request) -> Response:
+    async def get_consumer_connection_list(
+        self, command: GetConsumerConnectionList, request: Request
+    ) -> Response:
         group = self._clients.consumer_group(command.consumer_group)
         if group is None:
             raise Refused(
@@ -179,33 +189,43 @@ class Heartbeats:
                 f"no consumer of group {command.consumer_group[:128]} is connected",
             )
         body = ConsumerConnection(
-            connection_set=[_connection(member) for member in group.members.values()],
-            subscription_table=group.subscriptions,
+            subscription_table=dict(group.subscriptions),
             consume_type=group.consume_type,
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
         )
-        return Response(body=body.encode())
+        members = list(group.members.values())
+
+        def encode() -> bytes:
+            body.connection_set = [_connection(member) for member in members]
+            return body.encode()
+
+        return Response(body=await self._pools.look_ups.run(request.connection, encode))
 
     @handles(GetProducerConnectionList)
-    def get_producer_connection_list(self, command: GetProducerConnectionList, request: Request) -> Response:
+    async def get_producer_connection_list(
+        self, command: GetProducerConnectionList, request: Request
+    ) -> Response:
         members = self._clients.producers(command.producer_group)
         if not members:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"no producer of group {command.producer_group[:128]} is connected"
             )
-        body = ProducerConnection(connection_set=[_connection(member) for member in members])
-        return Response(body=body.encode())
+
+        def encode() -> bytes:
+            return ProducerConnection(connection_set=[_connection(member) for member in members]).encode()
+
+        return Response(body=await self._pools.look_ups.run(request.connection, encode))
 
     @handles(GetAllProducerInfo)
-    def get_all_producer_info(self, command: GetAllProducerInfo, request: Request) -> Response:
-        table = ProducerTable(
-            data={
-                group: [_producer(member) for member in self._clients.producers(group)]
-                for group in self._clients.producer_groups()
-            }
-        )
-        return Response(body=table.encode())
+    async def get_all_producer_info(self, command: GetAllProducerInfo, request: Request) -> Response:
+        members = {group: self._clients.producers(group) for group in self._clients.producer_groups()}
+
+        def encode() -> bytes:
+            data = {group: [_producer(member) for member in of_group] for group, of_group in members.items()}
+            return ProducerTable(data=data).encode()
+
+        return Response(body=await self._pools.administration.run(request.connection, encode))
 
     def _member(self, heartbeat: HeartbeatData, request: Request) -> Member:
         return Member(
@@ -253,7 +273,7 @@ def _connection(member: Member) -> Connection:
     return Connection(
         client_addr=member.remote,
         client_id=member.client_id,
-        language=_language(member),
+        language=language_name(member.language),
         version=member.version,
     )
 
@@ -262,14 +282,15 @@ def _producer(member: Member) -> ProducerInfo:
     return ProducerInfo(
         client_id=member.client_id,
         remote_ip=member.remote,
-        language=_language(member),
+        language=language_name(member.language),
         version=member.version,
         last_update_timestamp=member.seen_ms,
     )
 
 
-def _language(member: Member) -> str:
-    return LANGUAGES[member.language] if 0 <= member.language < len(LANGUAGES) else "OTHER"
+def language_name(number: int) -> str:
+    """The name of the language with this number in a header."""
+    return LANGUAGES[number] if 0 <= number < len(LANGUAGES) else "OTHER"
 
 
 def _refused(remark: str) -> Refused:

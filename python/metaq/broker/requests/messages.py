@@ -13,7 +13,6 @@ from metaq.broker.state.broker_own import check_topic, readable_record
 from metaq.broker.state.filters import Filters, carried_key
 from metaq.broker.state.groups import Groups, check_dead_letters, missing_group
 from metaq.broker.state.topics import Topics
-from metaq.broker.work_pools import WorkPools
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
@@ -30,6 +29,7 @@ from metaq.protocol.messages import (
 )
 from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
 from metaq.protocol.peer_log import peer_log
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +39,6 @@ QUERY_COUNT_MAX = 64
 UNIQUE_KEY_COUNT = 32
 """A unique key is unique up to resends and retries of the same message."""
 KEY_CHARACTERS_MAX = 32_767
-ANSWER_BYTES_MAX = 8 * 1024 * 1024
-"""Well below the frame size of clients. The first record is sent whatever its size."""
 VIEWS_MAX = 4
 """Messages that are read for VIEW_MESSAGE at the same time."""
 
@@ -189,7 +187,7 @@ class Messages:
         found = MessagesFound(
             index_last_update_timestamp=stored_ms, index_last_update_phyoffset=physical_offset
         )
-        return Response(fields=found, body=b"".join(_fitting(records)))
+        return Response(fields=found, body=b"".join(records))
 
     @handles(GetEarliestMessageStoreTime)
     def get_earliest_message_store_time(
@@ -198,15 +196,3 @@ class Messages:
         first = self._store.min_offset(command.topic, command.queue_id)
         stored_ms = self._store.store_time_ms(command.topic, command.queue_id, first)
         return Response(fields=StoreTime(timestamp=stored_ms))
-
-
-def _fitting(records: list[bytes]) -> list[bytes]:
-    """The newest records that fit into one answer."""
-    fitting: list[bytes] = []
-    size = 0
-    for record in records:
-        size += len(record)
-        if fitting and size > ANSWER_BYTES_MAX:
-            break
-        fitting.append(record)
-    return fitting

@@ -11,7 +11,6 @@ from metaq._core import BrokerPlane, Clock, StoreFailure
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.recall_key import is_signed, recall_key
 from metaq.broker.state.topics import Topics
-from metaq.broker.work_pools import WorkPools
 from metaq.journal import Journal
 from metaq.protocol.bodies import WRITE
 from metaq.protocol.codes import ResponseCode
@@ -19,6 +18,7 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import Recalled, RecallMessage
 from metaq.protocol.properties import REGION
+from metaq.work_pools import WorkPools
 
 HANDLE_CHARACTERS_MAX = 4096
 PARTS = 5

@@ -12,7 +12,6 @@ from metaq.broker.state.broker_own import readable_record
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.topics import Topics
-from metaq.broker.work_pools import WorkPools
 from metaq.protocol.bodies import GetConsumerStatusBody
 from metaq.protocol.clients import (
     ConsumeMessageDirectly,
@@ -26,6 +25,7 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.pump import Pump
+from metaq.work_pools import WorkPools
 
 MESSAGE_ID_CHARACTERS = (32, 56)
 """Lengths with an IPv4 and with an IPv6 address in front; the last 16 digits are the physical offset."""

@@ -16,6 +16,7 @@ from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.peer_log import peer_log
 from metaq.protocol.replication import DrainBroker, GetGroupStatus, SwitchMaster
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -27,10 +28,13 @@ _RATE_AGE_MS_MIN: Final = 1000
 class ReplicationRequests:
     """Answers for one node, whatever its role is."""
 
-    def __init__(self, control: GroupControl, store: Store, clock: Clock) -> None:
+    def __init__(
+        self, control: GroupControl, store: Store, clock: Clock, pools: WorkPools | None = None
+    ) -> None:
         self._control = control
         self._store = store
         self._rates = _Rates(clock)
+        self._pools = pools or WorkPools()
 
     @handles(GetGroupStatus)
     def get_group_status(self, command: GetGroupStatus, request: Request) -> Response:
@@ -59,7 +63,7 @@ class ReplicationRequests:
     @handles(GetBrokerHaStatus)
     async def get_broker_ha_status(self, command: GetBrokerHaStatus, request: Request) -> Response:
         """The same figures in RocketMQ's words, for `mqadmin haStatus`."""
-        figures = await asyncio.to_thread(self._store.figures)
+        figures = await self._pools.look_ups.run(request.connection, self._store.figures)
         group, log_end = self._control.status(), figures.commit_log_max_offset
         own = group.node(self._control.node_id)
         if own is not None and own.role == "master":

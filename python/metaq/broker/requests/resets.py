@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +10,10 @@ from metaq._core import BrokerPlane, Store
 from metaq.broker.state.broker_own import check_group, check_topic
 from metaq.broker.state.clients import Clients, ConsumerGroup
 from metaq.broker.state.groups import Groups, missing_group
-from metaq.broker.state.offsets import Offsets, topics_of_group
+from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
 from metaq.broker.state.topics import Topics
-from metaq.broker.work_pools import WorkPools
 from metaq.protocol import names
 from metaq.protocol.bodies import ListedOffset, ResetOffsetBody, ResetOffsetList, TopicConfig
 from metaq.protocol.clients import ResetConsumerClientOffset
@@ -26,6 +24,7 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.offsets import CloneGroupOffset, ResetConsumerOffset
 from metaq.protocol.peer_log import peer_log
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ class Resets:
         if not self._parts.switches.server_side_reset or (live is not None and live.broadcasting):
             self._tell(command, request, live, wanted)
         else:
-            await self._put(command.group, command.topic, wanted)
+            await self._put(request, command.group, {command.topic: wanted})
         peer_log.write(
             _log,
             logging.WARNING,
@@ -105,7 +104,7 @@ class Resets:
         if queue_id >= 0 and command.queue_offset not in (None, -1):
             return {queue_id: self._within(command.topic, queue_id, command.queue_offset or 0)}
         chosen = range(topic.read_queue_nums) if queue_id < 0 else (queue_id,)
-        committed = self._parts.plane.offsets().get(f"{command.topic}@{command.group}", {})
+        committed = self._parts.plane.offsets_of(command.group, command.topic)
         wanted: dict[int, int] = {}
         for queue in chosen:
             found = self._at(command.topic, queue, command.timestamp)
@@ -129,13 +128,17 @@ class Resets:
             )
         return queue_offset
 
-    async def _put(self, group: str, topic: str, wanted: dict[int, int]) -> None:
-        def reset() -> None:
-            for queue_id, queue_offset in wanted.items():
-                self._parts.plane.reset_offset(group, topic, queue_id, queue_offset)
+    async def _put(self, request: Request, group: str, wanted: dict[str, dict[int, int]]) -> None:
+        """Resets a group in some topics, and writes that down once."""
 
-        await asyncio.to_thread(reset)
-        self._parts.statistics.moved(topic, group, wanted)
+        def reset() -> None:
+            for topic, queues in wanted.items():
+                for queue_id, queue_offset in queues.items():
+                    self._parts.plane.reset_offset(group, topic, queue_id, queue_offset)
+
+        await self._parts.pools.administration.run(request.connection, reset)
+        for topic, queues in wanted.items():
+            self._parts.statistics.moved(topic, group, queues)
         # The answer promises that the reset survives a crash.
         await self._parts.offsets.persist()
 
@@ -171,23 +174,27 @@ class Resets:
 
     @handles(CloneGroupOffset)
     async def clone_group_offset(self, command: CloneGroupOffset, request: Request) -> None:
+        check_group(command.src_group)
         check_group(command.dest_group)
+        if command.topic:
+            check_topic(command.topic)
         fault = names.group_fault(command.dest_group)
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
         if self._parts.groups.find_or_create(command.dest_group) is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.dest_group))
         await self._parts.groups.publish([command.dest_group])
-        offsets = self._parts.plane.offsets()
-        topics = [command.topic] if command.topic else topics_of_group(offsets, command.src_group)
+        plane = self._parts.plane
+        topics = [command.topic] if command.topic else plane.topics_of_group(command.src_group)
         source = self._parts.clients.consumer_group(command.src_group)
+        wanted: dict[str, dict[int, int]] = {}
         for topic in topics:
             # A live group does not consume a topic that it no longer subscribes to.
             is_stale = source is not None and source.subscriptions and topic not in source.subscriptions
             if topic not in self._parts.topics or (is_stale and not command.offline):
                 continue
-            committed = offsets.get(f"{topic}@{command.src_group}", {})
-            await self._put(command.dest_group, topic, dict(committed))
+            wanted[topic] = plane.offsets_of(command.src_group, topic)
+        await self._put(request, command.dest_group, wanted)
         peer_log.write(
             _log,
             logging.WARNING,

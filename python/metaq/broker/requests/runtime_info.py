@@ -6,7 +6,16 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from metaq._core import WIRE_VERSION, BrokerPlane, FrameError, Listener, PlaneFigures, Store, decode_records
+from metaq._core import (
+    WIRE_VERSION,
+    BrokerPlane,
+    FrameError,
+    Listener,
+    PlaneFigures,
+    Store,
+    StoreFigures,
+    decode_records,
+)
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.stats import BROKER_GET, BROKER_PUT, Statistics
 from metaq.protocol import names
@@ -47,7 +56,7 @@ def runtime_info(options: BrokerOptions, sources: Sources, started_ms: int) -> d
         "commitLogDiskRatio": disk_ratio,
         "consumeQueueDiskRatio": disk_ratio,
         "commitLogDirCapacity": f"Total : {_gibibytes(disk.total)}, Free : {_gibibytes(disk.free)}.",
-        "earliestMessageTimeStamp": _earliest_ms(store, stored.commit_log_min_offset),
+        "earliestMessageTimeStamp": earliest_ms(store, stored),
         "pageCacheLockTimeMills": 0,
         "putMessageTimesTotal": traffic.messages_in,
         "putMessageSizeTotal": traffic.bytes_in,
@@ -65,6 +74,10 @@ def runtime_info(options: BrokerOptions, sources: Sources, started_ms: int) -> d
         "limitsWaiting": waiting.limits_waiting,
         "connectionMemoryBytes": traffic.memory_bytes,
         "connectionMemoryBytesPeak": traffic.memory_bytes_peak,
+        "connectionMemoryBytesMax": options.server.memory_bytes_max,
+        "clientsMemoryBytesMax": options.clients.bytes_max,
+        "groupMemoryBytes": traffic.group_memory_bytes,
+        "groupMemoryBytesPeak": traffic.group_memory_bytes_peak,
         "connectionsCutTotal": traffic.connections_cut,
         "transactionsOpen": waiting.transactions_open,
         "putTps": put,
@@ -113,8 +126,9 @@ def _delays(plane: BrokerPlane, store: Store) -> dict[str, str | int]:
     }
 
 
-def _earliest_ms(store: Store, first_physical_offset: int) -> int:
-    stored = store.record_at(first_physical_offset)
+def earliest_ms(store: Store, figures: StoreFigures) -> int:
+    """When the oldest message was stored; -1 if there is none."""
+    stored = store.record_at(figures.commit_log_min_offset)
     try:
         return decode_records(stored)[0].store_timestamp_ms if stored else -1
     except FrameError:

@@ -4,27 +4,35 @@ tries."""
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 from metaq._core import BrokerPlane, Store, StoreFailure, decode_records
 from metaq.broker.state.broker_own import check_group, readable_record
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
-from metaq.broker.work_pools import WorkPools
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Request, handles
+from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
-from metaq.protocol.messages import ConsumerSendMsgBack
+from metaq.protocol.messages import ConsumerSendMsgBack, TakenBack
 from metaq.protocol.properties import (
+    DEAD_LETTER_ERROR,
     DEAD_LETTER_MESSAGE_ID,
+    DEAD_LETTER_REASON,
     DEAD_LETTER_TOPIC,
     DELAY_LEVEL,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
+    encode_properties,
 )
+from metaq.work_pools import WorkPools
 
 FIRST_RETRY_LEVEL = 3
 """The first retry waits for delay level 3 (10 s), each later one for the next level."""
+REASON_CHARACTERS_MAX = 500
+PROPERTIES_BYTES_MAX = 32_767
+MARGIN_BYTES = 256
+"""Room for properties that the store adds."""
 TRIES_MAX = 2**31 - 1
 """A record has 32 bits for the number of its tries."""
 
@@ -42,13 +50,13 @@ class Retries:
         self._pools = pools
 
     @handles(ConsumerSendMsgBack)
-    async def consumer_send_msg_back(self, command: ConsumerSendMsgBack, request: Request) -> None:
+    async def consumer_send_msg_back(self, command: ConsumerSendMsgBack, request: Request) -> Response | None:
         check_group(command.group)
         config = self._groups.get(command.group)
         if config is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         if config.retry_queue_nums <= 0:
-            return  # The group does not want failed messages again.
+            return None  # The group does not want failed messages again.
         stored = await self._pools.look_ups.run(
             request.connection, lambda: readable_record(self._store, command.physical_offset)
         )
@@ -65,9 +73,11 @@ class Retries:
         origin_id = record.properties.get(ORIGIN_MESSAGE_ID, record.message_id)
         origin_topic = record.properties.get(RETRY_TOPIC, record.topic)
         properties = {RETRY_TOPIC: origin_topic, ORIGIN_MESSAGE_ID: origin_id}
-        if command.delay_level < 0 or exhausted:
+        is_dead = command.delay_level < 0 or exhausted
+        if is_dead:
             topic, queue_id, level = names.dead_letter_topic(command.group), 0, 0
             properties |= {DEAD_LETTER_TOPIC: origin_topic, DEAD_LETTER_MESSAGE_ID: origin_id}
+            properties |= _reason(command, {**record.properties, **properties})
             await ensure_dead_letters(self._topics, command.group)
         else:
             topic = names.retry_topic(command.group)
@@ -90,6 +100,21 @@ class Retries:
             )
         except (StoreFailure, LookupError) as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the message was not taken back: {error}") from None
+        return Response(fields=TakenBack(is_dead_letter=True)) if is_dead else None
+
+
+def _reason(command: ConsumerSendMsgBack, others: Mapping[str, str]) -> dict[str, str]:
+    """Returns the properties that say why the consumer gave up, if the record has room for them."""
+    found = {
+        name: "".join(c if c.isprintable() else " " for c in text[:REASON_CHARACTERS_MAX])
+        for name, text in (
+            (DEAD_LETTER_REASON, command.failure_reason),
+            (DEAD_LETTER_ERROR, command.failure_type),
+        )
+        if text
+    }
+    size_bytes = len(encode_properties({**others, **found}).encode())
+    return found if size_bytes <= PROPERTIES_BYTES_MAX - MARGIN_BYTES else {}
 
 
 async def ensure_dead_letters(topics: Topics, group: str) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 from metaq._core import BrokerPlane, Store
 from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import parsed
 from metaq.broker.state.groups import Groups, check_dead_letters
-from metaq.broker.state.offsets import groups_of_topic
 from metaq.broker.state.topics import Topics
-from metaq.broker.work_pools import WorkPools
 from metaq.protocol import names
 from metaq.protocol.bodies import (
     TopicConfig,
@@ -36,8 +35,11 @@ from metaq.protocol.topics import (
     UpdateAndCreateTopic,
     UpdateAndCreateTopicList,
 )
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 LIST_MAX = 10_000
 
@@ -88,7 +90,7 @@ class TopicRequests:
 
     @handles(UpdateAndCreateTopicList)
     async def update_and_create_topic_list(self, command: UpdateAndCreateTopicList, request: Request) -> None:
-        wanted = TopicConfigList.decode(request.body).topic_config_list
+        wanted = await self._apart(request, lambda: TopicConfigList.decode(request.body).topic_config_list)
         if len(wanted) > LIST_MAX:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"{len(wanted)} topics in one list, the limit is {LIST_MAX}"
@@ -107,6 +109,12 @@ class TopicRequests:
         )
         await self._topics.publish([config.topic_name for config in wanted])
 
+    async def _apart(self, request: Request, work: Callable[[], _T]) -> _T:
+        return await self._pools.administration.run(request.connection, work)
+
+    async def _delete(self, topic: str, request: Request) -> None:
+        await self._apart(request, lambda: self._store.delete_topic(topic))
+
     def _check(self, topic: str) -> None:
         self._topics.check_changeable(topic)
         if topic not in self._topics:
@@ -116,7 +124,7 @@ class TopicRequests:
     async def delete_topic_in_broker(self, command: DeleteTopicInBroker, request: Request) -> None:
         self._topics.check_changeable(command.topic)
         doomed = [command.topic]
-        for group in groups_of_topic(self._plane.offsets(), command.topic):
+        for group in self._plane.groups_of_topic(command.topic):
             # A group that pops keeps one retry topic per topic, under either of two spellings.
             for joint in ("_", "+"):
                 retry_topic = f"{names.RETRY_PREFIX}{group}{joint}{command.topic}"
@@ -126,7 +134,7 @@ class TopicRequests:
             self._topics.remove(topic)
             self._plane.remove_topic(topic)
             self._plane.remove_offsets(topic=topic)
-            await asyncio.to_thread(self._store.delete_topic, topic)
+            await self._delete(topic, request)
         peer_log.write(
             _log, logging.INFO, request.remote, "topic %s deleted by %s", command.topic, request.remote
         )
@@ -134,10 +142,11 @@ class TopicRequests:
 
     @handles(CleanUnusedTopic)
     async def clean_unused_topic(self, command: CleanUnusedTopic, request: Request) -> None:
-        unused = [topic for topic in await asyncio.to_thread(self._store.topics) if topic not in self._topics]
+        stored = await self._apart(request, self._store.topics)
+        unused = [topic for topic in stored if topic not in self._topics]
         for topic in unused:
             if topic not in self._topics:  # It may have come back while another topic was deleted.
-                await asyncio.to_thread(self._store.delete_topic, topic)
+                await self._delete(topic, request)
         peer_log.write(
             _log,
             logging.WARNING,

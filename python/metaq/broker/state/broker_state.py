@@ -58,8 +58,8 @@ class BrokerState:
             send_default=options.send_default,
             consume_default=options.consume_default,
         )
-        self.offsets = Offsets(plane, store, clock, journal, self.groups)
-        self.delays = DelayProgress(plane, clock, journal)
+        self.offsets = Offsets(plane, store, clock, journal, self.groups, node.pools)
+        self.delays = DelayProgress(plane, clock, journal, node.pools)
         self.statistics = Statistics(plane, node.listener, store, clock, options.broker.cluster)
 
     def load(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from metaq.protocol import names
@@ -87,8 +87,13 @@ GroupKey = tuple[str, str]
 class ClientBudget:
     """The memory of all clients: in all, by connection and by group."""
 
-    def __init__(self, limits: ClientLimits) -> None:
+    def __init__(
+        self, limits: ClientLimits, count_group: Callable[[str, int], None] = lambda group, more_bytes: None
+    ) -> None:
+        """`count_group` is called with a group and the bytes by which it has grown; negative if it has
+        shrunk."""
         self.limits = limits
+        self._count_group = count_group
         self.total = NOTHING
         self._of_connection: dict[int, Size] = {}
         self._of_group: dict[GroupKey, tuple[Size, int]] = {}
@@ -103,6 +108,8 @@ class ClientBudget:
         of_group, members = self._of_group.get(group, (NOTHING, 0))
         of_group, members = of_group + more, members + (before is None) - (after is None)
         self.total += more
+        if more.bytes:
+            self._count_group(group[1], more.bytes)
         self._of_connection[connection] = of_connection
         self._of_group[group] = (of_group, members)
         if of_connection == NOTHING:

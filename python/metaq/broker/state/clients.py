@@ -74,6 +74,9 @@ class ConsumerGroup:
         that has just reconnected can be here twice for a moment."""
         return sorted(self._client_ids)
 
+    def has_client(self, client_id: str) -> bool:
+        return client_id in self._client_ids
+
     def find(self, client_id: str, heard_since_ms: int) -> Member | None:
         """The member with this id. If several claim it, the first one that was heard since then: the later
         ones may be impostors. If none was, the last one, which may have just reconnected."""
@@ -146,8 +149,12 @@ class Clients:
         expiry_s: float,
         changed: Callable[[ConsumerGroup, Change], None],
         limits: ClientLimits | None = None,
+        count_group: Callable[[str, int], None] = lambda group, more_bytes: None,
     ) -> None:
         self._clock = clock
+        self.vanished: Callable[[str, str], None] = lambda group, client_id: None
+        """Called with a consumer group and a client id when the last connection of a client has closed
+        without a farewell."""
         self._expiry_ms = int(expiry_s * 1000)
         self._changed = changed
         self._consumers: dict[str, ConsumerGroup] = {}
@@ -160,10 +167,17 @@ class Clients:
         """Connections with a heartbeat whose filters are being compiled."""
         self._id_of: dict[int, str] = {}
         """Connection → the client id that it gave last."""
-        self.budget = ClientBudget(limits or ClientLimits())
+        self.budget = ClientBudget(limits or ClientLimits(), count_group)
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         return self._consumers.get(name)
+
+    def all_consumer_groups(self) -> list[ConsumerGroup]:
+        return list(self._consumers.values())
+
+    def all_producers(self) -> list[list[Member]]:
+        """The producers of each group."""
+        return [list(members.values()) for members in list(self._producers.values())]
 
     def producers(self, group: str) -> list[Member]:
         return list(self._producers.get(group, {}).values())
@@ -314,8 +328,12 @@ class Clients:
         """Removes the client of a closed socket from every group at once."""
         self._expected.pop(connection, None)
         consumer_groups, producer_groups = self.groups_of(connection)
+        client_id = self._id_of.get(connection)
         for group in list(consumer_groups):
             self.remove_consumer(group, connection)
+            left = self._consumers.get(group)
+            if client_id is not None and (left is None or not left.has_client(client_id)):
+                self.vanished(group, client_id)
         for group in list(producer_groups):
             self.remove_producer(group, connection)
         self._groups_of.pop(connection, None)

@@ -11,6 +11,7 @@ from metaq.journal.journal import Change, Journal
 from metaq.protocol.bodies import DataVersion, DelayOffsets
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.offsets import GetAllDelayOffset
+from metaq.work_pools import WorkPools
 
 TABLE = "delay"
 """In the journal: level → the queue offset at which its delivery goes on."""
@@ -33,10 +34,13 @@ def parse_levels(text: str) -> tuple[int, ...]:
 class DelayProgress:
     """The progress of all levels."""
 
-    def __init__(self, plane: BrokerPlane, clock: Clock, journal: Journal) -> None:
+    def __init__(
+        self, plane: BrokerPlane, clock: Clock, journal: Journal, pools: WorkPools | None = None
+    ) -> None:
         self._plane = plane
         self._clock = clock
         self._journal = journal
+        self._pools = pools or WorkPools()
         self._data_version = DataVersion(timestamp=clock.now_ms())
         self._writing = asyncio.Lock()
 
@@ -65,7 +69,7 @@ class DelayProgress:
 
     @handles(GetAllDelayOffset)
     async def get_all_delay_offset(self, command: GetAllDelayOffset, request: Request) -> Response:
-        offsets = await asyncio.to_thread(self._plane.delay_offsets)
+        offsets = await self._pools.administration.run(request.connection, self._plane.delay_offsets)
         return Response(body=self._encode(offsets or {}))
 
     def _encode(self, offsets: dict[int, int]) -> bytes:

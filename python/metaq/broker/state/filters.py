@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from metaq.broker.functions.call import Call, check_call, parse_call
 from metaq.broker.sql92 import BadExpression, compile_expression, is_compiled
-from metaq.broker.work_pools import WorkPool, compilation_pool
 from metaq.filters.exchange import Description
 from metaq.protocol.bodies import FUNCTION, SQL92, TAG, SubscriptionData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.settings import Program
+from metaq.work_pools import WorkPool, compilation_pool
 
 FUNCTION_PREFIX = "function:"
 """Begins a call in place of a SQL92 expression: the Java client sends no types but TAG and SQL92."""

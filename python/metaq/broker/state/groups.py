@@ -35,6 +35,7 @@ from metaq.protocol.groups import (
     UpdateAndGetGroupForbidden,
 )
 from metaq.protocol.names import SYSTEM_GROUPS as SYSTEM_GROUPS
+from metaq.protocol.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ class Groups:
         if not self.auto_create and not names.is_system_group(name):
             return None
         self._check_room(name)
-        _log.info("group %s created on first use", name)
+        peer_log.write(_log, logging.INFO, "", "group %s created on first use", name)
         return self.put(SubscriptionGroupConfig(group_name=name))
 
     def _check_room(self, name: str) -> None:
@@ -208,7 +209,10 @@ class Groups:
             if fault is not None:
                 raise Refused(ResponseCode.INVALID_PARAMETER, fault)
             self._forbid(command.group, command.topic, not command.readable)
-            _log.warning(
+            peer_log.write(
+                _log,
+                logging.WARNING,
+                request.remote,
                 "group %s may %sread topic %s, says %s",
                 command.group,
                 "" if command.readable else "not ",
@@ -245,7 +249,14 @@ class Groups:
         for config in wanted:
             self._check_room(config.group_name)
             self.put(self._with_attributes(config))
-        _log.info("groups created or changed by %s: %d", request.remote, len(wanted))
+        peer_log.write(
+            _log,
+            logging.INFO,
+            request.remote,
+            "groups created or changed by %s: %d",
+            request.remote,
+            len(wanted),
+        )
         await self.publish([config.group_name for config in wanted])
 
     def _with_attributes(self, wanted: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
@@ -287,7 +298,14 @@ class GroupDeletion:
                 ResponseCode.INVALID_PARAMETER, f"group {command.group_name} is the system's own and stays"
             )
         if self._groups.remove(command.group_name):
-            _log.info("group %s deleted by %s", command.group_name, request.remote)
+            peer_log.write(
+                _log,
+                logging.INFO,
+                request.remote,
+                "group %s deleted by %s",
+                command.group_name,
+                request.remote,
+            )
         if command.clean_offset or command.remove_offset:
             self._plane.remove_offsets(group=command.group_name)
         await self._groups.publish([command.group_name])

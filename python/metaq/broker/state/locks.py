@@ -40,6 +40,8 @@ class Lease:
 
 Leases = dict[str, dict[QueueKey, Lease]]
 """By group and queue."""
+Held = dict[QueueKey, int]
+"""Queues of one client, and when each lease ends."""
 
 
 class QueueLocks:
@@ -121,6 +123,25 @@ class QueueLocks:
                 self._touch(group, queue_key)
         if not leases:
             self._leases.pop(group, None)
+
+    def held_by(self, group: str, client_id: str) -> Held:
+        """The queues that a client has locked, and when each lease ends."""
+        leases = self._leases.get(group, {})
+        return {key: lease.ends_ms for key, lease in leases.items() if lease.client_id == client_id}
+
+    def release(self, group: str, client_id: str, held: Held) -> int:
+        """Takes queues away from a client, unless it has renewed them since `held`. Returns how many."""
+        leases = self._leases.get(group, {})
+        released = 0
+        for queue_key, ends_ms in held.items():
+            lease = leases.get(queue_key)
+            if lease is not None and lease == Lease(client_id, ends_ms):
+                del leases[queue_key]
+                self._touch(group, queue_key)
+                released += 1
+        if not leases:
+            self._leases.pop(group, None)
+        return released
 
     def has_lease(self, group: str) -> bool:
         """Whether some queue of the group is locked now."""

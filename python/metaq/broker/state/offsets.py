@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping
 
@@ -17,6 +18,10 @@ from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerOffsets, DataVersion
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.offsets import GetAllConsumerOffset
+from metaq.protocol.peer_log import peer_log
+from metaq.work_pools import WorkPools
+
+_log = logging.getLogger(__name__)
 
 OFFSETS = "offsets"
 """In the journal: `topic@group@part` → queue → committed offset. A part is 64 queues of a topic, so that a
@@ -24,6 +29,8 @@ commit to one queue of many does not write all of them."""
 RESETS = "resets"
 """In the journal, with the same keys: the resets that consumers have not followed yet."""
 PART_QUEUES = 64
+RECORD_BYTES_MIN = 91
+"""No message takes less of the commit log."""
 
 OffsetTable = Mapping[str, Mapping[int, int]]
 """`topic@group` → queue → committed offset."""
@@ -35,13 +42,20 @@ class Offsets:
     """Writes the offsets that have changed, and tells retention below which offsets it may delete."""
 
     def __init__(
-        self, plane: BrokerPlane, store: Store, clock: Clock, journal: Journal, groups: Groups
+        self,
+        plane: BrokerPlane,
+        store: Store,
+        clock: Clock,
+        journal: Journal,
+        groups: Groups,
+        pools: WorkPools | None = None,
     ) -> None:
         self._plane = plane
         self._store = store
         self._clock = clock
         self._groups = groups
         self._journal = journal
+        self._pools = pools or WorkPools()
         self._data_version = DataVersion(timestamp=clock.now_ms())
         self._parts: dict[str, int] = {}
         """How many parts a key may have in the journal, where it is more than one."""
@@ -107,9 +121,24 @@ class Offsets:
         return found
 
     def advance(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
-        """Takes over offsets (group, topic, queue, offset) that are higher than those of the journal."""
+        """Takes over offsets (group, topic, queue, offset) that are higher than those of the journal.
+
+        A replica accepts any offset, because it may lag behind. Those that the log of this master is too
+        short for are left out."""
+        unconfirmed_bytes = self._store.end_offset() - self._store.confirmed_offset()
+        hidden_max = unconfirmed_bytes // RECORD_BYTES_MIN
         for group, topic, queue_id, committed_offset in offsets:
-            self._plane.advance_offset(group, topic, queue_id, committed_offset)
+            end = self._store.max_offset(topic, queue_id)
+            if committed_offset <= end + hidden_max:
+                self._plane.advance_offset(group, topic, queue_id, committed_offset)
+            else:
+                peer_log.write(
+                    _log,
+                    logging.WARNING,
+                    "",
+                    "offset %d of group %s is left out: queue %d of topic %s ends at %d",
+                    *(committed_offset, group, queue_id, topic, end),
+                )
 
     async def protect(self) -> None:
         """Tells the store which messages nobody has consumed, so that it does not delete them to make
@@ -134,7 +163,10 @@ class Offsets:
     @handles(GetAllConsumerOffset)
     async def get_all_consumer_offset(self, command: GetAllConsumerOffset, request: Request) -> Response:
         version = self._data_version
-        return Response(body=await asyncio.to_thread(lambda: encode_offsets(self._plane.offsets(), version)))
+        body = await self._pools.administration.run(
+            request.connection, lambda: encode_offsets(self._plane.offsets(), version)
+        )
+        return Response(body=body)
 
 
 def offset_changes(table: str, key: str, queues: Mapping[int, int], parts: int) -> Iterable[Change]:
@@ -194,18 +226,6 @@ def quoted_keys(content: bytes) -> bytes:
 def topic_and_group(key: str) -> tuple[str, str]:
     topic, _, group = key.partition("@")
     return topic, group
-
-
-def groups_of_topic(table: OffsetTable, topic: str) -> list[str]:
-    """The groups that have consumed the topic."""
-    pairs = map(topic_and_group, table)
-    return sorted(group for of_topic, group in pairs if of_topic == topic)
-
-
-def topics_of_group(table: OffsetTable, group: str) -> list[str]:
-    """The topics that the group has consumed."""
-    pairs = map(topic_and_group, table)
-    return sorted(topic for topic, of_group in pairs if of_group == group)
 
 
 def lowest_offsets(table: OffsetTable, groups: set[str]) -> dict[tuple[str, int], int]:

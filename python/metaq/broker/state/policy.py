@@ -121,6 +121,7 @@ def compile_topic(config: TopicConfig, default: Rates = NO_LIMIT) -> TopicPolicy
         permission=config.perm,
         client_writable=names.is_client_writable(config.topic_name),
         client_readable=names.is_client_readable(config.topic_name),
+        is_system=names.is_system_topic(config.topic_name),
         send_messages_per_second=rates.messages,
         send_bytes_per_second=rates.bytes,
     )
@@ -143,6 +144,7 @@ def compile_group(
     return GroupPolicy(
         name=config.group_name,
         client_usable=names.is_client_usable(config.group_name),
+        is_system=names.is_system_group(config.group_name),
         consume_enabled=config.consume_enable,
         broadcast_enabled=config.consume_broadcast_enable,
         broadcasting=live is not None and live.broadcasting,

@@ -6,21 +6,37 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from metaq.client.consumer.handler import HandlerConsumer
 from metaq.client.consumer.iteration import Delivery, Stream
 from metaq.client.consumer.pull.pull_consumer import PullConsumer
-from metaq.client.lifecycle import CLOSE_TIMEOUT_S, AsyncClosable, AsyncStartable, SharedStart
+from metaq.client.consumer.subscription import Reject, retry_seconds
+from metaq.client.lifecycle import (
+    CLOSE_TIMEOUT_S,
+    AsyncClosable,
+    AsyncStartable,
+    CloseDeadline,
+    OpenMark,
+    SharedStart,
+)
 from metaq.client.message import Message
+from metaq.client.producer.options import check_timeout
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
+from metaq.client.stderr_fallback import once
+from metaq.errors import MetaqError
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Any], Awaitable[object] | object]
-"""Takes a message, or a list of messages with the option `batch`."""
+Handler = Callable[[Message], Awaitable[object] | None]
+"""Takes a message. What a coroutine function returns is ignored; a plain function returns None."""
+BatchHandler = Callable[[list[Message]], Awaitable[object] | None]
+"""Takes a list of messages, with the option `batch`."""
+AnyHandler = Callable[[Any], Awaitable[object] | None]
+"""Takes either, if a type checker cannot know whether `batch` is given."""
 
 
 class ReceivedMessage(Message):
@@ -47,13 +63,13 @@ class ReceivedMessage(Message):
         """Acknowledges the message: it will not come again."""
         self._delivery.ack()
 
-    async def retry(self, after: float | None = None) -> None:
-        """Lets the message come again, after that many seconds if given."""
-        await self._delivery.retry(after)
+    async def retry(self, after: float | timedelta | None = None) -> None:
+        """Lets the message come again, after that many seconds or that timedelta if given."""
+        await self._delivery.retry(retry_seconds(after))
 
-    async def reject(self) -> None:
-        """Sends the message to the group's dead letters."""
-        await self._delivery.reject()
+    async def reject(self, reason: str = "") -> None:
+        """Sends the message to the group's dead letters, which keep the reason."""
+        await self._delivery.reject(Reject(reason))
 
 
 class Processing:
@@ -74,7 +90,9 @@ class Processing:
         self._telemetry.__exit__(kind, error, trace)
         message = self._message
         if isinstance(error, Exception):
-            _log.warning("processing of %s failed", message.id, exc_info=error)
+            _log.warning(
+                "processing of %s failed", message.id, exc_info=error, extra=once("process", message.topic)
+            )
         await message._delivery.end(error)
         return isinstance(error, Exception)
 
@@ -82,13 +100,14 @@ class Processing:
 class Consumer:
     """A handler and its consumer group. You can call it like the handler itself, for example in a test."""
 
-    def __init__(self, session: Session, handler: Handler, consumption: HandlerConsumer) -> None:
+    def __init__(self, session: Session, handler: AnyHandler, consumption: HandlerConsumer) -> None:
         self.handler = handler
         self._session = session
         self._consumption = consumption
         self._starting = SharedStart(self._start, "start of a consumer")
+        self._open_mark: OpenMark | None = None
 
-    def __call__(self, message: Any) -> Any:
+    def __call__(self, message: Message | list[Message]) -> Any:
         return self.handler(message)
 
     @property
@@ -106,11 +125,23 @@ class Consumer:
         """The queues that this consumer reads now."""
         return self._consumption.queues
 
-    async def start(self) -> None:
-        """Joins the group. Safe to call twice."""
+    async def start(self, wait: float | None = None) -> None:
+        """Joins the group. Safe to call twice.
+
+        With `wait`, waits up to that many seconds until it has its share of every topic, and closes and
+        raises the reason if it has not.
+        """
         self._session.require_usable()
+        if wait is not None:
+            check_timeout(wait, "wait")
         self._start_soon()
         await self._starting.run()
+        if wait is not None and not self.is_closed:
+            try:
+                await self._consumption.member.wait_until_ready(wait)
+            except MetaqError:
+                await self.close(0)
+                raise
 
     def _start_soon(self) -> None:
         """Starts without waiting. A failure is logged, and `start` raises it."""
@@ -142,7 +173,7 @@ class Consumer:
         begun = time.monotonic()
         self._session.require_process()
         self._session.require_loop()
-        await self._starting.end(timeout)
+        await self._starting.end(CloseDeadline(timeout).for_handlers())
         return await self._consumption.close(timeout - (time.monotonic() - begun))
 
 
@@ -157,6 +188,7 @@ class Subscribed(AsyncStartable):
     def __init__(self, stream: Stream, idle_timeout: float | None) -> None:
         self._stream = stream
         self._idle_timeout = idle_timeout
+        self._open_mark: OpenMark | None = None
 
     @property
     def group(self) -> str:
@@ -184,9 +216,21 @@ class Subscribed(AsyncStartable):
             raise StopAsyncIteration
         return ReceivedMessage(delivery)
 
-    async def start(self) -> None:
-        """Joins the group. The first message that you ask for does that too. Safe to call twice."""
+    async def start(self, wait: float | None = None) -> None:
+        """Joins the group. The first message that you ask for does that too. Safe to call twice.
+
+        With `wait`, waits up to that many seconds until it has its share of every topic, and closes and
+        raises the reason if it has not.
+        """
+        if wait is not None:
+            check_timeout(wait, "wait")
         await self._stream.start()
+        if wait is not None and not self.is_closed:
+            try:
+                await self._stream.member.wait_until_ready(wait)
+            except MetaqError:
+                await self.close(0)
+                raise
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
         """Stops taking messages of these queues, or of all, until they are resumed. It keeps the queues."""
@@ -211,7 +255,9 @@ class Subscribed(AsyncStartable):
 class Puller(PullConsumer, AsyncClosable):
     """Reads queues that you assign. Messages that `poll` returned count as read; `commit` stores how far."""
 
+    _open_mark: OpenMark | None = None
+
 
 def _log_failed_start(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.error("a consumer did not start", exc_info=task.exception())
+        _log.error("a consumer did not start", exc_info=task.exception(), extra=once("start", task))

@@ -90,6 +90,8 @@ STRATEGIES: Final[dict[str, Strategy]] = {"average": average, "circular": circul
 def strategy_named(strategy: str | Strategy) -> Strategy:
     """Returns the strategy of that name, or the function itself. Raises ValueError with the known names."""
     if not isinstance(strategy, str):
+        if not callable(strategy):
+            raise ValueError(f"strategy is {strategy!r}: it must be a name or a function")
         return strategy
     try:
         return STRATEGIES[strategy]

@@ -17,8 +17,9 @@ from metaq.client.consumer.settlement.local_retry import LocalRetries
 from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.client.consumer.settlement.settlement import Settlement
 from metaq.client.consumer.subscription import Reject, Retry
-from metaq.client.lifecycle import CLOSE_TIMEOUT_S, CloseDeadline, SharedClose
+from metaq.client.lifecycle import CLOSE_TIMEOUT_S, CloseDeadline, SharedClose, closing_within
 from metaq.client.session.routes import Queue
+from metaq.client.stderr_fallback import once
 
 if TYPE_CHECKING:
     from metaq.client.session.session import Session
@@ -95,7 +96,8 @@ class HandlerConsumer:
         self.is_closed = True
         if not self._is_started:
             return True
-        return await self._closing.run(lambda: self._close(CloseDeadline(timeout)), timeout)
+        with closing_within(timeout):
+            return await self._closing.run(lambda: self._close(CloseDeadline(timeout)), timeout)
 
     async def _close(self, deadline: CloseDeadline) -> bool:
         self._requests.end()
@@ -175,12 +177,18 @@ class HandlerConsumer:
 
     async def _failed(self, buffer: QueueBuffer, messages: list[Message], error: Exception) -> None:
         if isinstance(error, Reject):
-            await self._settlement.reject(buffer, messages)
+            await self._settlement.reject(buffer, messages, error)
         elif isinstance(error, Retry):
             await self._settlement.retry(buffer, messages, error.after, error)
         else:
             ids = ", ".join(message.id for message in messages)
-            _log.warning("group %s: the handler failed on %s", self._options.group, ids, exc_info=error)
+            _log.warning(
+                "group %s: the handler failed on %s",
+                self._options.group,
+                ids,
+                exc_info=error,
+                extra=once("handler", self._options.group),
+            )
             await self._settlement.retry(buffer, messages, None, error)
 
     # Both faces of the client show these.

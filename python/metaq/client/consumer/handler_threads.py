@@ -136,7 +136,14 @@ def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
 def as_exception(error: BaseException) -> Exception:
     """Turns whatever a handler raised into an error that fails only its message."""
     if isinstance(error, StopIteration):  # A future does not accept it.
-        return RuntimeError("the handler raised StopIteration")
+        return _because_of(error, "the handler raised StopIteration")
     if not isinstance(error, Exception):
-        return RuntimeError(f"the handler ended with {type(error).__name__}: {error}")
+        return _because_of(error, f"the handler ended with {type(error).__name__}: {error}")
     return error
+
+
+def _because_of(error: BaseException, text: str) -> Exception:
+    """Returns an error whose traceback shows the first one."""
+    failure = RuntimeError(text)
+    failure.__cause__ = error
+    return failure

@@ -15,7 +15,7 @@ from metaq.client.consumer.options import ConsumerOptions
 from metaq.client.consumer.pull.buffers import QueueBuffer
 from metaq.client.consumer.settlement.settlement import Settlement
 from metaq.client.consumer.subscription import Reject, Retry
-from metaq.client.lifecycle import CLOSE_TIMEOUT_S, CloseDeadline, SharedClose, SharedStart
+from metaq.client.lifecycle import CLOSE_TIMEOUT_S, CloseDeadline, SharedClose, SharedStart, closing_within
 from metaq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ class Delivery:
             reason = error or Retry(after=after)
             await self._settle(self._settlement.retry(self._buffer, (self.message,), after, reason))
 
-    async def reject(self) -> None:
-        """Sends the message to the dead letters."""
+    async def reject(self, error: BaseException) -> None:
+        """Sends the message to the dead letters, with the reason."""
         if self._is_first():
-            await self._settle(self._settlement.reject(self._buffer, (self.message,)))
+            await self._settle(self._settlement.reject(self._buffer, (self.message,), error))
 
     def give_back(self) -> None:
         """Lets the message come again at once. Any thread may call it."""
@@ -68,7 +68,7 @@ class Delivery:
         if error is None:
             self.ack()
         elif isinstance(error, Reject):
-            await self.reject()
+            await self.reject(error)
         elif isinstance(error, Retry):
             await self.retry(error.after, error)
         elif isinstance(error, Exception):
@@ -186,7 +186,8 @@ class Stream:
             self.is_closed = self.member.prefetch.is_stopped = True
             return True
         self.is_closed = True
-        return await self._closing.run(lambda: self._close(CloseDeadline(timeout)), timeout)
+        with closing_within(timeout):
+            return await self._closing.run(lambda: self._close(CloseDeadline(timeout)), timeout)
 
     async def _close(self, deadline: CloseDeadline) -> bool:
         await self._starting.end(deadline.for_handlers())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,16 +12,18 @@ from typing import Any, Final, Literal, TypedDict
 
 from metaq.client.consumer.allocation import Strategy, strategy_named
 from metaq.client.consumer.offsets.positions import Position, Start
-from metaq.client.consumer.pull.buffers import Limits
+from metaq.client.consumer.pull.buffers import Limits, check_whole
 from metaq.client.consumer.pull.read_nodes import ReadFrom, check_read_from
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import check_group, check_topic
 from metaq.client.session.routes import Queue
 from metaq.errors import UsageError
+from metaq.position_words import warn_of_old_word
 from metaq.protocol.names import retry_topic
 
 Mode = Literal["cluster", "broadcast"]
 OnFailure = Literal["broker", "local"]
+KeepOffsets = Literal["file", "memory"]
 OnRebalance = Callable[[frozenset[Queue], frozenset[Queue]], Awaitable[None] | None]
 """Called with the queues gained and the queues lost. A plain function runs in a thread, as it may block."""
 
@@ -69,17 +72,17 @@ class ConsumerKeywords(TypedDict, total=False):
     """How far apart the oldest and the newest unsettled offset of a queue may be (default 2000)."""
     on_rebalance: OnRebalance | None
     """Called when queues are gained or lost."""
+    offsets: KeepOffsets
+    """The store of broadcast mode: a "file" (default), or "memory", which a restart forgets."""
     offsets_file: str | Path | None
-    """The file in which broadcast mode keeps its offsets."""
+    """The file in which broadcast mode keeps its offsets; by default each process has one of its own."""
     read_from: ReadFrom
     """Which node of a broker is read: the "master" (default), or a "replica" if there is one."""
 
 
 class HandlerKeywords(ConsumerKeywords, total=False):
-    """The keyword options of `consumer`. All are optional."""
+    """The keyword options of `consumer` besides `batch`. All are optional."""
 
-    batch: int | None
-    """How many messages a handler gets at most, as a list; None (default) passes a single message."""
     on_failure: OnFailure
     """Whether the "broker" (default) retries failed messages, or this machine ("local")."""
     local_after: int
@@ -134,6 +137,7 @@ class ConsumerOptions:
     pull_count: int = 256
     """A broker may return fewer; Apache's returns at most 32."""
     on_rebalance: OnRebalance | None = None
+    offsets: KeepOffsets = "file"
     offsets_file: Path | None = None
     read_from: ReadFrom = "master"
     on_failure: OnFailure = "broker"
@@ -145,15 +149,24 @@ class ConsumerOptions:
     def __post_init__(self) -> None:
         if not self.subscriptions:
             raise ValueError("a consumer needs a topic")
-        for name in ("concurrency", "batch", "pull_count", "priority_patience", "local_after"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}: it must be at least 1")
-        for name in ("retries_max", "suspend", "local_retries_max", "local_first_wait"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} is {value}: it cannot be negative")
+        for name in ("concurrency", "pull_count", "priority_patience", "local_after"):
+            check_whole(name, getattr(self, name))
+        if self.batch is not None:
+            check_whole("batch", self.batch)
+        for name, kind in (
+            ("retries_max", int),
+            ("local_retries_max", int),
+            ("suspend", float),
+            ("local_first_wait", float),
+        ):
+            if name != "retries_max" or self.retries_max is not None:
+                _check_not_negative(name, getattr(self, name), kind)
+        if self.on_rebalance is not None and not callable(self.on_rebalance):
+            raise ValueError(f"on_rebalance is {self.on_rebalance!r}: it must be a function")
         _check_choice("mode", self.mode, ("cluster", "broadcast"))
+        _check_choice("offsets", self.offsets, ("file", "memory"))
+        if self.offsets == "memory" and self.offsets_file is not None:
+            raise ValueError('offsets="memory" and offsets_file exclude each other: leave one of them out')
         _check_choice("on_failure", self.on_failure, ("broker", "local"))
         check_read_from(self.read_from)
         if not isinstance(self.start, datetime):
@@ -171,16 +184,22 @@ class ConsumerOptions:
 
 
 def consumer_options(
-    topic: str | Iterable[str], group: str, keywords: HandlerKeywords | ConsumerKeywords
+    topic: str | Iterable[str],
+    group: str,
+    keywords: HandlerKeywords | ConsumerKeywords,
+    batch: int | None = None,
 ) -> ConsumerOptions:
     """Checks the options of one consumer. Raises UsageError, which names the broken rule."""
     given: dict[str, Any] = dict(keywords)
+    given.setdefault("batch", batch)
+    if not isinstance(topic, Iterable):
+        raise UsageError(f"topic is {topic!r}: it must be a name or several names")
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     for name in topics:
         check_topic(name)
     check_group(group)
     try:
-        unknown = given.keys() - HandlerKeywords.__annotations__.keys()
+        unknown = given.keys() - HandlerKeywords.__annotations__.keys() - {"batch"}
         if unknown:
             raise ValueError(f"a consumer has no option {', '.join(sorted(unknown))}")
         filters = {name: given.pop(name, None) for name in ("tags", "sql", "function")}
@@ -196,12 +215,22 @@ def consumer_options(
         for name in ("offsets_file", "local_directory"):
             if given.get(name) is not None:
                 given[name] = Path(given[name])
+        if "start" in given:
+            given["start"] = warn_of_old_word(given["start"])
         if "strategy" in given:
             given["strategy"] = strategy_named(given["strategy"])
         subscriptions = tuple(Subscription.of(name, **filters) for name in topics)
         return ConsumerOptions(group=group, subscriptions=subscriptions, limits=Limits(**limits), **given)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from None
+
+
+def _check_not_negative(name: str, value: object, kind: type) -> None:
+    allowed, says = (int, "a whole number") if kind is int else ((int, float), "a number of seconds")
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        raise ValueError(f"{name} is {value!r}: it must be {says}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {value!r}: it cannot be negative or infinite")
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
-from metaq.client.consumer.aio_consumers import Consumer, Handler, Puller, Subscribed
+from metaq.client.consumer.aio_consumers import AnyHandler, Consumer, Puller, Subscribed
 from metaq.client.consumer.handler import HandlerConsumer
 from metaq.client.consumer.handler_threads import HandlerCaller
 from metaq.client.consumer.iteration import Stream
+from metaq.client.consumer.options import PullerKeywords
+from metaq.client.lifecycle import OpenMark
+from metaq.client.producer.options import check_timeout
 from metaq.errors import ClientClosed, UsageError
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.options import ConsumerOptions, PullerKeywords
+    from metaq.client.consumer.options import ConsumerOptions
     from metaq.client.session.session import Session
 
 _log = logging.getLogger(__name__)
@@ -22,20 +26,22 @@ _log = logging.getLogger(__name__)
 class ConsumerRegistry:
     """Makes the consumers of a client. A group has at most one of them, because brokers know only one."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, open_mark: OpenMark) -> None:
         self._session = session
+        self._open_mark = open_mark
         self._consumers: list[Consumer] = []
         self._subscribed: list[Subscribed] = []
         self._pullers: list[Puller] = []
         self._is_started = False
 
-    def add_handler(self, handler: Handler, options: ConsumerOptions) -> Consumer:
+    def add_handler(self, handler: AnyHandler, options: ConsumerOptions) -> Consumer:
         """Makes a consumer, and starts it if the client is started. Raises UsageError or ClientClosed."""
         self._require_free(options.group)
         if self._is_started:
             self._session.require_usable()
         caller = HandlerCaller(handler, options.group)
         consumer = Consumer(self._session, handler, HandlerConsumer(self._session, options, caller))
+        consumer._open_mark = self._open_mark
         self._consumers.append(consumer)
         if self._is_started:
             consumer._start_soon()
@@ -46,25 +52,44 @@ class ConsumerRegistry:
     ) -> Subscribed:
         """Makes an iteration. Raises UsageError or ClientClosed."""
         self._require_free(options.group)
+        if idle_timeout is not None:
+            check_timeout(idle_timeout, "idle_timeout")
         subscribed = Subscribed(Stream(self._session, options, auto_ack=auto_ack), idle_timeout)
+        subscribed._open_mark = self._open_mark
         self._subscribed.append(subscribed)
         return subscribed
 
     def add_puller(self, options: PullerKeywords) -> Puller:
         """Makes a puller. Raises UsageError or ClientClosed."""
         self._require_open()
+        unknown = options.keys() - PullerKeywords.__annotations__.keys()
+        if unknown:
+            raise UsageError(f"a puller has no option {', '.join(sorted(unknown))}")
         try:
             puller = Puller(self._session, **options)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
+            if isinstance(error, UsageError):
+                raise
             raise UsageError(str(error)) from None
+        puller._open_mark = self._open_mark
         self._pullers.append(puller)
         return puller
 
-    async def start(self) -> None:
-        """Starts all consumers, and from now on also new ones."""
+    async def start(self, wait: float | None = None) -> None:
+        """Starts all consumers, and from now on also new ones.
+
+        With `wait`, waits up to that many seconds for a name server and for all consumers. Raises MetaqError.
+        """
         self._is_started = True
-        for consumer in self._consumers:
+        deadline = None if wait is None else time.monotonic() + wait
+        if wait is not None:
+            await self._session.wait_for_nameserver(wait)
+        consumers = [consumer for consumer in self._consumers if not consumer.is_closed]
+        for consumer in consumers:
             await consumer.start()
+        if deadline is not None:
+            for consumer in consumers:
+                await consumer.start(max(deadline - time.monotonic(), 0.001))
 
     async def close(self, timeout: float) -> None:
         """Closes everything at the same time. Failures are logged."""

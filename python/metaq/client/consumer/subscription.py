@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Self
+from datetime import timedelta
+from typing import Final, Self, overload
 
 from metaq._core import tag_code
-from metaq.client.clock import now_ms
+from metaq.client.clock import now_ms, seconds_of
+from metaq.errors import UsageError
 from metaq.protocol.bodies import ALL_TAGS, FUNCTION, SQL92, TAG, SubscriptionData
 
 DELAY_LEVELS_S: Final = (
@@ -37,22 +39,47 @@ DEAD_LETTER_LEVEL: Final = -1
 
 
 class Retry(Exception):
-    """Raise this in a handler to get the message again.
+    """Raise this in a handler to get the message again: `Retry(60)`, `Retry(after=timedelta(minutes=1))`.
 
-    `after` is in seconds. A broker only supports certain delays, so it uses the next longer one, at most two
-    hours. Without `after` the delay grows with every attempt. Ordered consumers and consumers with
-    `on_failure="local"` wait exactly `after` seconds.
+    `after` is in seconds, or a timedelta. A broker only supports certain delays, so it uses the next longer
+    one, at most two hours. Without `after` the delay grows with every attempt. Ordered consumers and
+    consumers with `on_failure="local"` wait exactly that long. Raises UsageError.
     """
 
-    def __init__(self, reason: str = "", *, after: float | None = None) -> None:
-        if after is not None and after < 0:
-            raise ValueError(f"after is {after:g}: it cannot be negative")
+    after: float | None
+    """The delay in seconds."""
+
+    @overload
+    def __init__(self, reason: str = "", *, after: float | timedelta | None = None) -> None: ...
+    @overload
+    def __init__(self, after: float | timedelta, reason: str = "") -> None: ...
+    def __init__(
+        self,
+        *positional: str | float | timedelta,
+        reason: str = "",
+        after: float | timedelta | None = None,
+    ) -> None:
+        for value in positional:
+            if isinstance(value, str):
+                reason = value
+            else:
+                after = value
         super().__init__(reason)
-        self.after = after
+        self.after = retry_seconds(after)
 
 
 class Reject(Exception):
     """Raise this in a handler to send the message to the group's dead letters without further retries."""
+
+
+def retry_seconds(after: float | timedelta | None) -> float | None:
+    """Returns the delay of a retry in seconds. Raises UsageError."""
+    if after is None:
+        return None
+    seconds = seconds_of(after)
+    if seconds is None:
+        raise UsageError(f"after is {after!r}: it must be a timedelta or seconds, and it cannot be negative")
+    return seconds
 
 
 def delay_level(after: float | None) -> int:
@@ -96,6 +123,7 @@ class Subscription:
         version = now_ms()
         for kind, expression in ((SQL92, sql), (FUNCTION, function)):
             if expression is not None:
+                _check_text(given[0], expression)
                 if not expression.strip():
                     raise ValueError(f"the filter {given[0]} is empty")
                 return cls(topic, expression, kind, frozenset(), version)
@@ -127,4 +155,15 @@ def _split(tags: str | Iterable[str] | None) -> list[str]:
     if tags is None:
         return []
     words = tags.split("||") if isinstance(tags, str) else list(tags)
+    for word in words:
+        _check_text("tags", word)
     return [word.strip() for word in words if word.strip()]
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"the filter {name} is text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the filter {name} contains a lone surrogate, which UTF-8 cannot encode") from None

@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from metaq.client.consumer import aio_consumers
 from metaq.client.consumer.iteration import Delivery
 from metaq.client.consumer.offsets.positions import Position
+from metaq.client.consumer.subscription import Reject, retry_seconds
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, Closable, Startable
 from metaq.client.message import Message
 from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
+from metaq.client.stderr_fallback import once
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Any], object]
-"""Takes a message, or a list of messages with the option `batch`."""
+Handler = Callable[[Message], None]
+"""Takes a message. It returns None, so that type checkers refuse coroutine functions."""
+BatchHandler = Callable[[list[Message]], None]
+"""Takes a list of messages, with the option `batch`."""
+AnyHandler = Callable[[Any], None]
+"""Takes either, if a type checker cannot know whether `batch` is given."""
 
 
 class ReceivedMessage(Message):
@@ -50,13 +57,13 @@ class ReceivedMessage(Message):
         """Acknowledges the message: it will not come again."""
         self._delivery.ack()
 
-    def retry(self, after: float | None = None) -> None:
-        """Lets the message come again, after that many seconds if given."""
-        self._portal.run(self._delivery.retry, after)
+    def retry(self, after: float | timedelta | None = None) -> None:
+        """Lets the message come again, after that many seconds or that timedelta if given."""
+        self._portal.run(self._delivery.retry, retry_seconds(after))
 
-    def reject(self) -> None:
-        """Sends the message to the group's dead letters."""
-        self._portal.run(self._delivery.reject)
+    def reject(self, reason: str = "") -> None:
+        """Sends the message to the group's dead letters, which keep the reason."""
+        self._portal.run(self._delivery.reject, Reject(reason))
 
 
 class Processing:
@@ -82,7 +89,9 @@ class Processing:
         if not isinstance(error, Exception):
             message._delivery.give_back()  # Interrupted: that does not count as a failure.
             return False
-        _log.warning("processing of %s failed", message.id, exc_info=error)
+        _log.warning(
+            "processing of %s failed", message.id, exc_info=error, extra=once("process", message.topic)
+        )
         message._portal.run(message._delivery.end, error)
         return True
 
@@ -95,7 +104,7 @@ class Consumer:
         self._portal = portal
         self._consumer = consumer
 
-    def __call__(self, message: Any) -> Any:
+    def __call__(self, message: Message | list[Message]) -> Any:
         return self.handler(message)
 
     @property
@@ -113,9 +122,13 @@ class Consumer:
         """The queues that this consumer reads now."""
         return self._portal.call(lambda: self._consumer.queues)
 
-    def start(self) -> None:
-        """Joins the group. Safe to call twice."""
-        self._portal.run(self._consumer.start)
+    def start(self, wait: float | None = None) -> None:
+        """Joins the group. Safe to call twice.
+
+        With `wait`, waits up to that many seconds until it has its share of every topic, and closes and
+        raises the reason if it has not.
+        """
+        self._portal.run(self._consumer.start, wait)
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
         """Stops taking messages of these queues, or of all, until they are resumed. It keeps the queues."""
@@ -175,9 +188,13 @@ class Subscribed(Startable):
             raise StopIteration
         return ReceivedMessage(delivery, self._portal)
 
-    def start(self) -> None:
-        """Joins the group. The first message that you ask for does that too. Safe to call twice."""
-        self._portal.run(self._subscribed.start)
+    def start(self, wait: float | None = None) -> None:
+        """Joins the group. The first message that you ask for does that too. Safe to call twice.
+
+        With `wait`, waits up to that many seconds until it has its share of every topic, and closes and
+        raises the reason if it has not.
+        """
+        self._portal.run(self._subscribed.start, wait)
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
         """Stops taking messages of these queues, or of all, until they are resumed. It keeps the queues."""

@@ -6,14 +6,25 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from metaq.client.clock import seconds_of
 from metaq.client.compression import FORMATS, Format
-from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, Outgoing, check_group, outgoing
+from metaq.client.message import (
+    BODY_BYTES_MAX,
+    COMPRESS_FROM_BYTES,
+    Outgoing,
+    check_group,
+    check_sharding_key,
+    outgoing,
+)
 from metaq.client.producer.results import SendStatus
 from metaq.client.session.routes import Queue
 from metaq.errors import InvalidMessage, UsageError
-from metaq.protocol.properties import DELAY_MS, DELIVER_MS, PRIORITY, SHARDING_KEY
+from metaq.protocol.properties import DELAY_LEVEL, DELAY_MS, DELIVER_MS, PRIORITY, SHARDING_KEY
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -52,7 +63,7 @@ class MessageOptions(TypedDict, total=False):
 
     tag: str | None
     """The tag, by which consumers can filter."""
-    keys: Iterable[str]
+    keys: Iterable[str] | None
     """Keys by which the message can be found."""
     properties: Mapping[str, str] | None
     """Your own properties."""
@@ -64,6 +75,8 @@ class MessageOptions(TypedDict, total=False):
     """When the message is delivered, as a timedelta or in seconds from now."""
     deliver_at: datetime | None
     """When the message is delivered; without a time zone it is local time."""
+    delay_level: int | None
+    """When the message is delivered, as a delay level of the broker, counted from 1."""
     priority: int | None
     """The priority, 0 or higher."""
     timeout: float | None
@@ -143,19 +156,23 @@ def prepare_send(
     options: ProducerOptions,
     unique_id: str,
     topic: str,
-    body: bytes,
+    body: Buffer,
     *,
     tag: str | None = None,
-    keys: Iterable[str] = (),
+    keys: Iterable[str] | None = (),
     properties: Mapping[str, str] | None = None,
     key: str | None = None,
     queue: Queue | None = None,
     delay: timedelta | float | None = None,
     deliver_at: datetime | None = None,
+    delay_level: int | None = None,
     priority: int | None = None,
     timeout: float | None = None,
+    **unknown: object,
 ) -> PreparedSend:
     """Checks everything that can be checked before a send. Raises InvalidMessage or UsageError."""
+    if unknown:
+        raise UsageError(f"a message has no option {', '.join(sorted(unknown))}")
     message = outgoing(
         topic,
         body,
@@ -166,15 +183,14 @@ def prepare_send(
         body_bytes_max=options.body_bytes_max,
     )
     if key is not None:
-        if not isinstance(key, str) or not key or "\x01" in key or "\x02" in key:
-            raise InvalidMessage(f"key is {key!r}: a sharding key must be a text that is not empty")
+        check_sharding_key(key)
         message.properties[SHARDING_KEY] = key
     if queue is not None:
         if not isinstance(queue, Queue) or queue.topic != topic:
             raise InvalidMessage(f"{queue!r} is not a queue of {topic}")
         if key is not None:
             raise InvalidMessage("key and queue exclude each other: leave one of them out")
-    _set_delivery_time(message, delay, deliver_at)
+    _set_delivery_time(message, delay, deliver_at, delay_level)
     if priority is not None:
         if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
             raise InvalidMessage(f"priority is {priority!r}: it must be a whole number, at least 0")
@@ -186,13 +202,16 @@ def prepare_send(
 
 
 def _set_delivery_time(
-    message: Outgoing, delay: timedelta | float | None, deliver_at: datetime | None
+    message: Outgoing,
+    delay: timedelta | float | None,
+    deliver_at: datetime | None,
+    delay_level: int | None,
 ) -> None:
+    if sum(given is not None for given in (delay, deliver_at, delay_level)) > 1:
+        raise InvalidMessage("delay, deliver_at and delay_level exclude each other: give one of them")
     if delay is not None:
-        if deliver_at is not None:
-            raise InvalidMessage("delay and deliver_at exclude each other: leave one of them out")
-        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e10:
+        seconds = seconds_of(delay)
+        if seconds is None:
             raise InvalidMessage(
                 f"delay is {delay!r}: it must be a timedelta or seconds, and it cannot be negative"
             )
@@ -201,7 +220,18 @@ def _set_delivery_time(
     elif deliver_at is not None:
         if not isinstance(deliver_at, datetime):
             raise InvalidMessage(f"deliver_at is a datetime, not {type(deliver_at).__name__}")
-        message.properties[DELIVER_MS] = str(round(deliver_at.timestamp() * 1000))
+        try:
+            message.properties[DELIVER_MS] = str(round(deliver_at.timestamp() * 1000))
+        except (ValueError, OverflowError, OSError):
+            raise InvalidMessage(f"deliver_at is {deliver_at!r}: it is too far away") from None
+        message.batchable = False
+    elif delay_level is not None:
+        if isinstance(delay_level, bool) or not isinstance(delay_level, int) or delay_level < 1:
+            raise InvalidMessage(
+                f"delay_level is {delay_level!r}: it must be a whole number, at least 1",
+                hint="level 1 is the first delay of the broker, by default 1 s",
+            )
+        message.properties[DELAY_LEVEL] = str(delay_level)
         message.batchable = False
 
 

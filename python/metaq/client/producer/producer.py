@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from asyncio import get_running_loop
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from metaq._core import AsyncSendFuture
-from metaq.client.lifecycle import CLOSE_TIMEOUT_S, AsyncStartable
-from metaq.client.message import Message, Outgoing, outgoing
+from metaq.client.lifecycle import CLOSE_TIMEOUT_S, AsyncStartable, OpenMark, SharedClose, closing_within
+from metaq.client.message import Message, Outgoing, check_sharding_key, checked_body, outgoing
 from metaq.client.producer.options import (
     MessageOptions,
     PreparedSend,
@@ -26,8 +25,11 @@ from metaq.client.producer.sending import Sender
 from metaq.client.producer.transactions import Checker, Transaction, Transactions
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
-from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotAllSent
+from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotAllSent, NotDelivered
 from metaq.protocol.properties import SHARDING_KEY
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _Checker = TypeVar("_Checker", bound=Checker)
 
@@ -52,7 +54,8 @@ class Producer(AsyncStartable):
         self._requests = Requests(session, self._sender, options)
         self._is_started = False
         self._is_closing = False
-        self._closed = asyncio.Event()
+        self._closing = SharedClose()
+        self._open_mark: OpenMark | None = None
 
     @property
     def group(self) -> str:
@@ -61,7 +64,7 @@ class Producer(AsyncStartable):
 
     # Sending
 
-    async def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
+    async def send(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> SendResult:
         """Sends one message and waits until its broker has stored it.
 
         The options, which default to None or nothing:
@@ -72,6 +75,7 @@ class Producer(AsyncStartable):
         - `key`: the sharding key; messages with the same key go to the same queue
         - `queue`: the queue, instead of a key
         - `delay`, `deliver_at`: when it is delivered, as a timedelta or seconds from now, or as a datetime
+        - `delay_level`: the same, as a delay level of the broker, counted from 1
         - `priority`: the priority, 0 or higher
         - `timeout`: seconds for the whole call
 
@@ -83,7 +87,7 @@ class Producer(AsyncStartable):
             prepared.message, prepared.timeout_s, key=prepared.key, queue=prepared.queue
         )
 
-    async def send_soon(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> AsyncSendFuture:
+    async def send_soon(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> AsyncSendFuture:
         """Puts one message into the buffer, which is sent in batches, and returns its future.
 
         Waits only while the buffer is full. The options are those of `send`. Failures are raised by the
@@ -104,7 +108,7 @@ class Producer(AsyncStartable):
                 return future
         return await self._send_soon(topic, body, options)
 
-    async def _send_soon(self, topic: str, body: bytes, options: MessageOptions) -> AsyncSendFuture:
+    async def _send_soon(self, topic: str, body: Buffer, options: MessageOptions) -> AsyncSendFuture:
         self._session.require_usable()
         buffered = self._require_buffered()
         prepared = buffered.prepare(topic, body, **options)
@@ -115,7 +119,7 @@ class Producer(AsyncStartable):
             sending.follow(future)
         return future
 
-    async def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> None:
+    async def send_oneway(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> None:
         """Sends one message without an answer, so you never know whether it was stored."""
         prepared = self._prepare(topic, body, **options)
         await self._sender.send_oneway(prepared.message, key=prepared.key, queue=prepared.queue)
@@ -136,6 +140,8 @@ class Producer(AsyncStartable):
         self._require_usable()
         if timeout is not None:
             check_timeout(timeout, "timeout")
+        if not isinstance(messages, Iterable):
+            raise InvalidMessage(f"send_many takes Messages, not {type(messages).__name__}")
         many = [self._one_of_many(message, key, queue) for message in messages]
         self._telemetry.created([message for message, _ in many])
         indices: dict[tuple[str, Queue | None], list[int]] = {}
@@ -167,21 +173,19 @@ class Producer(AsyncStartable):
             raise NotAllSent([outcome for outcome in outcomes if outcome is not None])
         return results
 
-    async def request(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> Message:
+    async def request(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> Message:
         """Sends a message and waits for the reply of its consumer. Raises NoReply.
 
         The options are those of `send`.
         """
         return await self._requests.ask(self._prepare(topic, body, **options))
 
-    async def reply(self, request: Message, body: bytes) -> None:
+    async def reply(self, request: Message, body: Buffer) -> None:
         """Replies to a message that was sent with `request`."""
         self._require_usable()
         if not isinstance(request, Message):
             raise InvalidMessage(f"a request is a Message, not {type(request).__name__}")
-        if not isinstance(body, bytes):
-            raise InvalidMessage(f"a body is bytes, not {type(body).__name__}")
-        await self._requests.answer(request, body, self._session.unique_ids.next())
+        await self._requests.answer(request, checked_body(body), self._session.unique_ids.next())
 
     async def recall(self, topic: str, handle: str | None) -> str:
         """Cancels a delayed message, by the `recall_handle` of its result, and returns its id.
@@ -203,7 +207,7 @@ class Producer(AsyncStartable):
         self._transactions.check_with(checker)
         return checker
 
-    def transaction(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> Transaction:
+    def transaction(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> Transaction:
         """Makes a message that consumers get only if the `async with` block ends without an exception.
 
         The options are those of `send`.
@@ -236,30 +240,38 @@ class Producer(AsyncStartable):
         """Flushes, gives up messages that are not sent within the timeout, and leaves the group.
 
         Raises NotDelivered if some messages were not sent; the producer is closed anyway. Safe to call twice:
-        the second close waits for the first.
+        the second close waits for the first. One that was interrupted can be repeated.
         """
-        if self._is_closing:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._closed.wait()
-            return
+        await self._closing.run(lambda: self._close(timeout), timeout)
+
+    async def _close(self, timeout: float) -> bool:
         self._is_closing = True
         try:
             if self._is_started and not self._session.closed:
-                await self._close(timeout)
-        finally:
+                with closing_within(timeout):
+                    await self._close_started(timeout)
+        except asyncio.CancelledError:
+            self._is_closing = False
+            raise
+        except BaseException:
             self._on_close(self)
-            self._closed.set()
+            raise
+        self._on_close(self)
+        return True
 
-    async def _close(self, timeout: float) -> None:
-        try:
-            if self._buffered is not None:
+    async def _close_started(self, timeout: float) -> None:
+        lost: NotDelivered | None = None
+        if self._buffered is not None:
+            try:
                 await self._buffered.close(timeout)
-        finally:
-            self._buffered = None
-            self._transactions.stop()
-            self._requests.stop()
-            await self._session.remove_producer(self.group)
+            except NotDelivered as error:
+                lost = error
+        self._buffered = None
+        self._transactions.stop()
+        self._requests.stop()
+        await self._session.remove_producer(self.group)
+        if lost is not None:
+            raise lost
 
     def _require_usable(self) -> None:
         self._session.require_usable()
@@ -278,7 +290,7 @@ class Producer(AsyncStartable):
         assert self._buffered is not None
         return self._buffered
 
-    def _prepare(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> PreparedSend:
+    def _prepare(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> PreparedSend:
         self._require_usable()
         return prepare_send(self._options, self._session.unique_ids.next(), topic, body, **options)
 
@@ -290,7 +302,7 @@ class Producer(AsyncStartable):
         if queue is not None:
             if key is not None:
                 raise InvalidMessage("key and queue exclude each other: leave one of them out")
-            if queue.topic != message.topic:
+            if not isinstance(queue, Queue) or queue.topic != message.topic:
                 raise InvalidMessage(f"{queue!r} is not a queue of {message.topic}")
         checked = outgoing(
             message.topic,
@@ -303,9 +315,19 @@ class Producer(AsyncStartable):
         )
         its_key = None
         if key is not None:
-            its_key = key(message)
+            its_key = key_of(message, key)
             checked.properties[SHARDING_KEY] = its_key
         return checked, its_key
+
+
+def key_of(message: Message, key: Callable[[Message], str]) -> str:
+    """Calls the user's function for the sharding key. Raises InvalidMessage if it fails or returns no key."""
+    try:
+        its_key = key(message)
+    except Exception as error:
+        raise InvalidMessage(f"the key function failed on a message to {message.topic}: {error!r}") from error
+    check_sharding_key(its_key)
+    return its_key
 
 
 def _chunks(indices: Iterable[int], messages: Sequence[Outgoing], size_bytes_max: int) -> Iterable[list[int]]:

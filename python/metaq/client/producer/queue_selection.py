@@ -10,18 +10,23 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Collection, Iterator
+from typing import Final
 
 from metaq._core import tag_code
 from metaq.client.session.broker_faults import BrokerFaults
 from metaq.client.session.routes import Queue, Route
 from metaq.errors import NoRoute
 
+AVOID_MAX_S: Final = 4.0
+"""A broker that comes back gets messages again after this time. Consumers avoid a node longer, because they
+wait longer for its answer."""
+
 
 class QueueSelector:
     """Takes turns through the queues of a topic, and skips avoided brokers while others are left."""
 
     def __init__(self) -> None:
-        self.faults = BrokerFaults()
+        self.faults = BrokerFaults(AVOID_MAX_S)
         self._turns: dict[str, Iterator[int]] = {}
 
     def next(self, route: Route, tried: Collection[str] = ()) -> Queue:

@@ -7,11 +7,13 @@ other message: to other brokers, with pauses, until its time is over.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
-import weakref
+import sys
+import time
 from collections import deque
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from metaq._core import AsyncSendFuture, SendBuffer, SendFuture, UnsentBatch, register_send_types
 from metaq.client.message import Outgoing
@@ -27,7 +29,13 @@ from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotDelivered,
 from metaq.protocol.names import MASTER_ID
 from metaq.protocol.properties import encode_properties
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 FAILURES_KEPT_MAX: Final = 100
+EXIT_TIMEOUT_S: Final = 5.0
+"""How long the end of the program waits for the messages of producers that were not closed."""
+EXIT_INTERVAL_S: Final = 0.01
 CALLBACKS_GRACE_S: Final = 0.25
 """At a close without any time left, the callbacks of messages that were given up still get this time."""
 PLAIN_OPTIONS: Final = frozenset(("tag", "keys", "key"))
@@ -38,7 +46,9 @@ register_send_types(
     result=SendResult, queue=Queue, statuses=STATUSES, not_durable=not_durable, call_back=call_back
 )
 
-_alive: weakref.WeakSet[BufferedSender] = weakref.WeakSet()
+_open: set[BufferedSender] = set()
+"""All buffers that are not closed. They are kept here, so that the end of the program finds their messages
+even if the user has dropped the client."""
 
 
 def buffer_full(options: ProducerOptions, timeout_s: float) -> NotSent:
@@ -74,7 +84,7 @@ class BufferedSender:
         sender.faults.on_change = self._push_faults
         self.loop.add_reader(self.buffer.fileno(), self._process_events)
         session.at_end(self.abandon)
-        _alive.add(self)
+        _open.add(self)
 
     @property
     def buffered_bytes(self) -> int:
@@ -82,7 +92,7 @@ class BufferedSender:
 
     # Putting
 
-    def prepare(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> PreparedSend:
+    def prepare(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> PreparedSend:
         """Checks a message, in any thread. Raises InvalidMessage."""
         return prepare_send(self._options, self._session.unique_ids.next(), topic, body, **options)
 
@@ -220,16 +230,18 @@ class BufferedSender:
             await asyncio.sleep(0)
 
     async def close(self, timeout: float) -> None:
-        """Flushes, then gives up the rest. Raises NotDelivered."""
+        """Flushes, then gives up the rest. Raises NotDelivered.
+
+        If it is cancelled, the messages are sent on, and it can be repeated.
+        """
         deadline = self.loop.time() + timeout
         lost: NotDelivered | None = None
         try:
             await self.flush(timeout)
         except NotDelivered as error:
             lost = error
-        finally:
-            self.abandon()
-            await self._tasks.end()
+        self.abandon()
+        await self._tasks.end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(deadline - self.loop.time(), CALLBACKS_GRACE_S)):
                 await self._callbacks.wait()
@@ -241,6 +253,7 @@ class BufferedSender:
         if self._closed:
             return
         self._closed = True
+        _open.discard(self)
         self._session.remove_ending(self.abandon)
         left = self.buffer.close()
         self._tasks.cancel()
@@ -319,11 +332,42 @@ class BufferedSender:
     def _push_faults(self) -> None:
         self.buffer.set_faults(self._sender.faults.left())
 
+    # The end of the program
+
+    def finish(self, deadline: float) -> int:
+        """Waits until everything is sent, in any thread and without the event loop, which may have ended.
+
+        Returns how many messages were not sent.
+        """
+        epoch = self.buffer.flush()
+        with contextlib.suppress(KeyboardInterrupt):  # The user does not want to wait.
+            while self.buffer.unfinished_count(epoch) and time.monotonic() < deadline:
+                time.sleep(EXIT_INTERVAL_S)
+        return self._failed_count + self.buffer.unfinished_count(epoch)
+
 
 def _disable_after_fork() -> None:
     # The child has these objects, but not the threads behind them, so nothing there may be used.
-    for buffered in list(_alive):
+    for buffered in list(_open):
         buffered.buffer.disable()
+    _open.clear()
 
 
 os.register_at_fork(after_in_child=_disable_after_fork)
+
+
+def _finish_at_exit() -> None:
+    """Sends what unclosed producers hold, for a short while, and reports the rest on stderr."""
+    deadline = time.monotonic() + EXIT_TIMEOUT_S
+    left = sum(buffered.finish(deadline) for buffered in list(_open))
+    if left and sys.stderr is not None:
+        count = "1 message" if left == 1 else f"{left} messages"
+        print(
+            f"metaq: {count} of send_soon not sent when the program ended; close producers, "
+            "which waits for their messages and raises the reason",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+atexit.register(_finish_at_exit)

@@ -213,6 +213,8 @@ class Sender:
         former: set[str] = set()
         """Addresses of masters that failed while another node had become the master."""
         refusals = 0
+        is_fixed = choose != self._selector.next
+        """The message may go to one queue only."""
         route: Route | None = None
         last: MetaqError | None = None
         while True:
@@ -257,11 +259,12 @@ class Sender:
                 at_once = address not in former
                 former.add(address)
             else:
+                # Without another broker that the message may go to, only time can help.
+                at_once = bool(broker) and broker not in tried
                 if broker:
                     self._selector.faults.failed(broker)
                     tried.add(broker)
-                # Without a broker to send to, only time can help.
-                at_once = bool(broker) and not _all_tried(route, tried)
+                at_once = at_once and not is_fixed and not _all_tried(route, tried)
             pause_s = tries.next_pause_s(at_once=at_once)
             if pause_s is None or refusals >= REFUSALS_MAX:
                 raise _not_sent(topic, tries.tries, timeout_s, last) from last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from metaq._core import SendFuture
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, Startable
@@ -16,6 +16,10 @@ from metaq.client.producer.options import MessageOptions
 from metaq.client.producer.results import SendResult
 from metaq.client.producer.send_buffer import PLAIN_OPTIONS
 from metaq.client.session.routes import Queue
+from metaq.errors import InvalidMessage
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _Checker = TypeVar("_Checker", bound=Callable[[Message], bool | None])
 
@@ -38,7 +42,7 @@ class Producer(Startable):
         """The producer group. Its members answer for each other's transactions."""
         return self._producer.group
 
-    def send(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendResult:
+    def send(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> SendResult:
         """Sends one message and waits until its broker has stored it.
 
         The options, which default to None or nothing:
@@ -49,6 +53,7 @@ class Producer(Startable):
         - `key`: the sharding key; messages with the same key go to the same queue
         - `queue`: the queue, instead of a key
         - `delay`, `deliver_at`: when it is delivered, as a timedelta or seconds from now, or as a datetime
+        - `delay_level`: the same, as a delay level of the broker, counted from 1
         - `priority`: the priority, 0 or higher
         - `timeout`: seconds for the whole call
 
@@ -58,7 +63,7 @@ class Producer(Startable):
         result: SendResult = self._portal.run(self._with_options, self._producer.send, topic, body, options)
         return result
 
-    def send_soon(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendFuture:
+    def send_soon(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> SendFuture:
         """Puts one message into the buffer, which is sent in batches, and returns its future.
 
         Waits only while the buffer is full. The options are those of `send`. Failures are raised by the
@@ -75,7 +80,7 @@ class Producer(Startable):
             future = self._put(topic, body, options.get("tag"), options.get("keys"), options.get("key"))
         return future if future is not None else self._send_soon(topic, body, options)
 
-    def _send_soon(self, topic: str, body: bytes, options: MessageOptions) -> SendFuture:
+    def _send_soon(self, topic: str, body: Buffer, options: MessageOptions) -> SendFuture:
         self._portal.require_usable()
         buffered = self._producer._require_buffered()
         prepared = buffered.prepare(topic, body, **options)
@@ -87,7 +92,7 @@ class Producer(Startable):
             sending.follow(future)
         return future
 
-    def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> None:
+    def send_oneway(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> None:
         """Sends one message without an answer, so you never know whether it was stored."""
         self._portal.run(self._with_options, self._producer.send_oneway, topic, body, options)
 
@@ -105,8 +110,10 @@ class Producer(Startable):
         Raises NotAllSent, which holds the outcome of each message, if some were not sent.
         """
         # The iterable and the key function are user code, so they run in the caller's thread.
+        if not isinstance(messages, Iterable):
+            raise InvalidMessage(f"send_many takes Messages, not {type(messages).__name__}")
         everything = list(messages)
-        keys = None if key is None else {id(message): key(message) for message in everything}
+        keys = None if key is None else {id(message): aio.key_of(message, key) for message in everything}
         return self._portal.run(
             self._producer.send_many,
             everything,
@@ -115,7 +122,7 @@ class Producer(Startable):
             timeout=timeout,
         )
 
-    def request(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> Message:
+    def request(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> Message:
         """Sends a message and waits for the reply of its consumer. Raises NoReply.
 
         The options are those of `send`.
@@ -123,7 +130,7 @@ class Producer(Startable):
         reply: Message = self._portal.run(self._with_options, self._producer.request, topic, body, options)
         return reply
 
-    def reply(self, request: Message, body: bytes) -> None:
+    def reply(self, request: Message, body: Buffer) -> None:
         """Replies to a message that was sent with `request`."""
         self._portal.run(self._producer.reply, request, body)
 
@@ -146,7 +153,7 @@ class Producer(Startable):
         self._producer.check(checker)
         return checker
 
-    def transaction(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> Transaction:
+    def transaction(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> Transaction:
         """Makes a message that consumers get only if the `with` block ends without an exception.
 
         The options are those of `send`.
@@ -178,7 +185,7 @@ class Producer(Startable):
             self._portal.run(self._producer.close, timeout)
 
     async def _with_options(
-        self, function: Callable[..., Awaitable[Any]], topic: str, body: bytes, options: MessageOptions
+        self, function: Callable[..., Awaitable[Any]], topic: str, body: Buffer, options: MessageOptions
     ) -> Any:
         return await function(topic, body, **options)
 

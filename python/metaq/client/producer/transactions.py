@@ -52,6 +52,8 @@ class Transactions:
             raise UsageError(f"the producer of {self._options.group} has a checker already")
         self._checker = checker
         self._session.on_request(CheckTransactionState.code, self._check)
+        # A broker may wait for the end of a transaction that an earlier process of this group began.
+        self._session.know_all_brokers()
 
     def stop(self) -> None:
         self._session.remove_handler(CheckTransactionState.code, self._check)

@@ -16,14 +16,15 @@ class BrokerFaults:
     Producers count by the names of brokers, consumers by the addresses of single nodes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, avoid_s_max: float = AVOID_MAX_S) -> None:
+        self._avoid_s_max = avoid_s_max
         self._until: dict[str, tuple[float, float]] = {}
         """Broker → until when it is avoided, and how long the last pause was."""
         self.on_change: Callable[[], None] = lambda: None
 
     def failed(self, broker: str) -> None:
         _, before = self._until.get(broker, (0.0, AVOID_FIRST_S / 2))
-        pause_s = min(before * 2, AVOID_MAX_S)
+        pause_s = min(before * 2, self._avoid_s_max)
         self._until[broker] = (asyncio.get_running_loop().time() + pause_s, pause_s)
         self.on_change()
 

@@ -15,8 +15,9 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
 from metaq._core import Frame, Network
-from metaq.client.lifecycle import require_process
+from metaq.client.lifecycle import GOODBYE_TIMEOUT_MIN_S, goodbye_timeout_s, require_process
 from metaq.client.producer.unique_ids import month_start_ms, unique_ids
+from metaq.client.session.broker_watch import LOOK_INTERVAL_S, BrokerWatch
 from metaq.client.session.routes import NameServers, Queue, Route, Routes
 from metaq.client.tasks import Tasks
 from metaq.client.telemetry.telemetry import Telemetry
@@ -29,6 +30,7 @@ from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.names import MASTER_ID
 from metaq.protocol.reply import Reply
+from metaq.protocol.routes import GetBrokerClusterInfo
 from metaq.remoting import Connection, Connections, split_address, split_addresses
 from metaq.settings import NetworkSettings
 
@@ -41,7 +43,7 @@ ROUTE_INTERVAL_S: Final = 30.0
 ROUTE_LOST_INTERVAL_S: Final = 1.0
 """The shortest interval between two refreshes of routes because of unreachable brokers."""
 CALL_TIMEOUT_S: Final = 5.0
-LEAVE_TIMEOUT_S: Final = 1.0
+NAMESERVER_INTERVAL_S: Final = 0.2
 
 Provider = Callable[[], ConsumerData]
 """Returns what the next heartbeat says about a consumer."""
@@ -75,9 +77,13 @@ class Session:
         self.unique_ids = unique_ids(self._host)
         self._networks: dict[str, Network] = {}
         self._endings: list[Callable[[], None]] = []
-        self.connections = Connections(on_request=self._answer, on_open=self._greet, binary=True)
+        self._lost_watchers: list[Callable[[str], None]] = []
+        self.connections = Connections(
+            on_request=self._answer, on_open=self._greet, on_end=self._connection_ended, binary=True
+        )
         self._nameservers = NameServers(addresses, self.connections.call)
         self.routes = Routes(self._nameservers.ask, self._brokers_changed)
+        self._broker_watch = BrokerWatch(self.routes, self._nameservers.ask, self.beat)
         self.telemetry = Telemetry(
             self.client_id, self.routes, tracer_provider=tracer_provider, meter_provider=meter_provider
         )
@@ -89,6 +95,7 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._closed = False
+        self._has_ended = False
         self._routes_due = 0.0
 
     # Start and close
@@ -104,10 +111,14 @@ class Session:
         self.telemetry.look()
         self._tasks.run_every(self._heartbeat_interval_s, self._beat_regularly, "heartbeat")
         self._tasks.run_every(ROUTE_INTERVAL_S, self._refresh_regularly, "refresh of routes")
+        self._tasks.run_every(LOOK_INTERVAL_S, self._broker_watch.look, "look for brokers")
 
     async def close(self) -> None:
-        """Leaves all groups, ends all tasks and closes all connections. Safe to call twice."""
-        if self._closed:
+        """Leaves all groups, ends all tasks and closes all connections. Safe to call twice.
+
+        A close that was cancelled can be repeated.
+        """
+        if self._has_ended:
             return
         self._closed = True
         for ending in list(self._endings):
@@ -120,13 +131,16 @@ class Session:
             UnregisterClient(client_id=self.client_id, consumer_group=provider().group_name)
             for provider in self._consumers
         ]
-        for group in groups:
-            await self._leave(group)
+        await asyncio.gather(*(self._leave(group) for group in groups))
         self._producers.clear()
         self._consumers.clear()
-        await self.connections.close()
+        # A peer that reads nothing must not hold us up.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(goodbye_timeout_s() + GOODBYE_TIMEOUT_MIN_S):
+                await self.connections.close()
         for network in self._networks.values():
             network.close()
+        self._has_ended = True
 
     def at_end(self, ending: Callable[[], None]) -> None:
         """Calls a function when the session closes. The function must not raise."""
@@ -222,6 +236,21 @@ class Session:
         """Returns the answer of the first name server that replies. Raises Unreachable."""
         return await self._nameservers.ask(command)
 
+    async def wait_for_nameserver(self, timeout: float) -> None:
+        """Waits until a name server answers. Raises Unreachable after the timeout."""
+        problem: MetaqError = Unreachable(f"no name server answered within {timeout:g} s")
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    try:
+                        (await self._nameservers.ask(GetBrokerClusterInfo())).check()
+                        return
+                    except (Unreachable, Refused) as error:
+                        problem = error
+                    await asyncio.sleep(NAMESERVER_INTERVAL_S)
+        except TimeoutError:
+            raise problem from None
+
     def address(self, broker: str, broker_id: int = MASTER_ID) -> str:
         """Returns the address of a broker; an address stands for itself. Raises NoRoute."""
         address = self.routes.address(broker, broker_id)
@@ -243,6 +272,19 @@ class Session:
         self._producers[group] = self._producers.get(group, 0) + 1
         if self._producers[group] == 1:
             await self.beat()
+        if self._broker_watch.wants_masters:
+            self._look_for_brokers()
+
+    def know_all_brokers(self) -> None:
+        """Makes every master of the cluster know our producers from now on, whether or not they send there.
+        Any thread may call it."""
+        self._broker_watch.wants_masters = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._look_for_brokers)
+
+    def _look_for_brokers(self) -> None:
+        if not self._closed:
+            self._tasks.run_once(self._broker_watch.look, "look for brokers")
 
     async def remove_producer(self, group: str) -> None:
         """Leaves the group if no other producer of this client is in it."""
@@ -268,11 +310,9 @@ class Session:
 
     async def beat(self) -> None:
         """Sends a heartbeat to every known broker now. Failures are logged."""
-        data = self._heartbeat()
-        if data is None:
-            return
-        addresses = self._heartbeat_addresses()
-        await asyncio.gather(*(self._beat_one(address, data) for address in addresses))
+        addresses = self._heartbeat_addresses() | self._broker_watch.masters
+        beats = [(address, self._heartbeat_for(address)) for address in addresses]
+        await asyncio.gather(*(self._beat_one(address, data) for address, data in beats if data is not None))
 
     # Requests from brokers
 
@@ -293,15 +333,33 @@ class Session:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"this client does not answer request {frame.code}"
         )
 
+    def watch_lost(self, watcher: Callable[[str], None]) -> None:
+        """Calls the watcher with the address of a broker whose connection has ended."""
+        self._lost_watchers.append(watcher)
+
+    def unwatch_lost(self, watcher: Callable[[str], None]) -> None:
+        with contextlib.suppress(ValueError):
+            self._lost_watchers.remove(watcher)
+
+    def _connection_ended(self, address: str) -> None:
+        if not self._closed:
+            for watcher in list(self._lost_watchers):
+                watcher(address)
+
     # Heartbeats and goodbyes
 
-    def _heartbeat(self) -> bytes | None:
-        if not self._producers and not self._consumers:
+    def _heartbeat_for(self, address: str) -> bytes | None:
+        """Returns the heartbeat for a broker; None if it need not know us. A broker that no route shows only
+        hears of our producers: it may have to ask them how a transaction ended."""
+        is_routed = address in self._heartbeat_addresses()
+        consumers = self._consumers if is_routed else []
+        producers = self._producers if is_routed or address in self._broker_watch.masters else {}
+        if not producers and not consumers:
             return None
         return HeartbeatData(
             client_id=self.client_id,
-            consumer_data_set=[provider() for provider in self._consumers],
-            producer_data_set=[ProducerData(group_name=group) for group in self._producers],
+            consumer_data_set=[provider() for provider in consumers],
+            producer_data_set=[ProducerData(group_name=group) for group in producers],
         ).encode()
 
     def _heartbeat_addresses(self) -> set[str]:
@@ -322,17 +380,17 @@ class Session:
 
     async def _greet(self, connection: Connection) -> None:
         """Sends a heartbeat first on a new connection, because a restarted broker does not know us."""
-        data = self._heartbeat()
-        if data is not None and connection.address in self._heartbeat_addresses():
+        data = self._heartbeat_for(connection.address)
+        if data is not None:
             (await connection.call(HeartBeat(), data, CALL_TIMEOUT_S)).check()
 
     async def _leave(self, command: UnregisterClient) -> None:
         async def leave(connection: Connection) -> None:
             # A broker that we cannot tell forgets us when the connection ends.
             with contextlib.suppress(MetaqError):
-                await connection.call(command, timeout=LEAVE_TIMEOUT_S)
+                await connection.call(command, timeout=goodbye_timeout_s())
 
-        known = self._heartbeat_addresses()
+        known = self._heartbeat_addresses() | self._broker_watch.masters
         opened = [connection for connection in self.connections.opened() if connection.address in known]
         await asyncio.gather(*(leave(connection) for connection in opened))
 

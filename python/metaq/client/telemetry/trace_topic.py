@@ -162,12 +162,12 @@ class TraceTopic:
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="metaq trace topic")
 
-    async def close(self) -> None:
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Sends the remaining entries, for a short while. Safe to call twice."""
         self._is_closing = True
         if self._task is None:
             return
-        await asyncio.wait((self._task,), timeout=CLOSE_TIMEOUT_S)
+        await asyncio.wait((self._task,), timeout=min(timeout, CLOSE_TIMEOUT_S))
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None

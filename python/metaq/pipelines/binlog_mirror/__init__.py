@@ -3,8 +3,11 @@
 - `pipeline.py` runs the query, `config.py` reads its file, `verify.py` compares mirror and source.
 - `apply.py` applies a batch: `decode.py` parses messages, `notes.py` holds floor and definitions of a table,
   `columns.py` maps columns.
-- `target.py` is the interface of a target; `delta.py` and `jdbc.py` (with `connection.py` and `dialects.py`)
-  implement it.
+- `target.py` is the interface of a target. `delta.py` (with `delta_quarantine.py`) implements it, and so does
+  `jdbc.py`, with `connection.py`, `dialects.py`, `jdbc_schema.py` (what it keeps in the database) and
+  `jdbc_apply.py` (the transaction of a batch).
+- `policies.py` says what happens to refused rows and dropped tables, `refusals.py` describes a refused row,
+  `dropped.py` finds the tables that a statement drops.
 
 Why the order between queues does not matter: a mirror table is a function of two things that only grow, for
 every key the change with the largest sequence number, and for the table a *floor*, below which nothing

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +18,7 @@ from metaq.pipelines.binlog_mirror.decode import (
     BARRIER,
     changes,
     first_sequence,
+    last_sequence,
     latest,
     message_field,
     messages,
@@ -24,13 +27,40 @@ from metaq.pipelines.binlog_mirror.decode import (
 )
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.notes import Barriers, Notes, TableName, barriers_by_table
+from metaq.pipelines.binlog_mirror.policies import ARCHIVE, EMPTY, KEEP, QUARANTINE, SKIP, TablePolicy
+from metaq.pipelines.binlog_mirror.refusals import RefusedRow
 from metaq.pipelines.binlog_mirror.target import MirrorTable, Target
 from metaq.pipelines.binlog_sync.envelope import Field, Kind
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchId:
+    """A batch of a query."""
+
+    query: str
+    number: int
+
+
+@dataclass(slots=True)
+class BatchProgress:
+    """How far a batch is that is being applied."""
+
+    begun_s: float
+    step: str = "reading"
+    step_begun_s: float = 0.0
+    rows: int | None = None
+    """The number of changes in the batch; None until the batch was read."""
+    rows_done: int = 0
+
+    def begin(self, step: str) -> None:
+        self.step, self.step_begun_s = step, time.monotonic()
 
 
 @dataclass(slots=True)
 class Applied:
-    """Counters of a run."""
+    """Counters of a run. A thread that reports reads them while a batch is applied."""
 
     batches: int = 0
     messages: int = 0
@@ -38,7 +68,17 @@ class Applied:
     bytes: int = 0
     committed_s: int = 0
     """The commit time of the newest change."""
+    quarantined: int = 0
     tables: set[str] = field(default_factory=set)
+    skipped: set[str] = field(default_factory=set)
+    """The tables that are left out since the target refused a row."""
+    batch: BatchProgress | None = None
+    """None between two batches."""
+
+    def begin_batch(self) -> BatchProgress:
+        self.batch = BatchProgress(time.monotonic())
+        self.batch.begin("reading")
+        return self.batch
 
 
 class Applier:
@@ -56,36 +96,108 @@ class Applier:
         if self._target is None:
             # The query has its own session, the same for all batches.
             self._target = self._make_target(frame.sparkSession)
-            if batch_id and not self._target.tables():
+            if batch_id and not self._target.is_begun():
                 raise MirrorError(
                     f"the checkpoint {self._config.checkpoint} continues in the middle of the topic, but"
                     " there is no mirror with the changes before it",
                     hint="move the checkpoint away, and the topic is applied from its beginning",
                 )
-        target = self._target
         found = messages(frame).persist(StorageLevel.MEMORY_AND_DISK)
+        progress = self.applied.begin_batch()
         try:
-            summary = _summary(found)
-            require_readable(row.unreadable for row in summary)
-            of_rows = [row for row in summary if row[Field.KIND] == Kind.ROWS]
-            barriers: dict[TableName, Barriers] = {}
-            if len(of_rows) < len(summary):
-                texts = found.where(f.col(BARRIER).isNotNull()).select(BARRIER).collect()
-                barriers = barriers_by_table((json.loads(row[0]) for row in texts), target.table_names)
-            with_rows = {_name(row) for row in of_rows}
-            for name in sorted(barriers.keys() | with_rows):
-                table = self._prepared(target, name, barriers.get(name, Barriers()))
-                if name in with_rows:
-                    of_table = [row for row in of_rows if _name(row) == name]
-                    if table is None:
-                        raise _undefined(".".join(name), of_table[0][Field.SCHEMA], of_table[0].lowest)
-                    newest = self._changes(table, found, name, of_table)
-                    table.merge(newest, query_id, batch_id)
-            self._count(summary)
+            self._apply_all(self._target, found, progress, BatchId(query_id, batch_id))
         finally:
+            self.applied.batch = None
             found.unpersist()
 
-    def _prepared(self, target: Target, name: TableName, barriers: Barriers) -> MirrorTable | None:
+    def _apply_all(self, target: Target, found: DataFrame, progress: BatchProgress, batch: BatchId) -> None:
+        summary = _summary(found)
+        require_readable(row.unreadable for row in summary)
+        of_rows = [row for row in summary if row[Field.KIND] == Kind.ROWS]
+        progress.rows = sum(row.rows for row in of_rows)
+        barriers: dict[TableName, Barriers] = {}
+        if len(of_rows) < len(summary):
+            texts = found.where(f.col(BARRIER).isNotNull()).select(BARRIER).collect()
+            barriers = barriers_by_table((json.loads(row[0]) for row in texts), target.table_names)
+        for name in sorted(barriers.keys() | {_name(row) for row in of_rows}):
+            progress.begin(".".join(name))
+            of_table = [row for row in of_rows if _name(row) == name]
+            self._apply_table(target, name, barriers.get(name, Barriers()), found, of_table, batch)
+            rows = sum(row.rows for row in of_table)
+            progress.rows_done += rows
+            self.applied.rows += rows
+        self._count(summary)
+
+    def _apply_table(
+        self,
+        target: Target,
+        name: TableName,
+        barriers: Barriers,
+        found: DataFrame,
+        summary: list[Row],
+        batch: BatchId,
+    ) -> None:
+        """Applies the barriers and rows of one table; raises MirrorError."""
+        policy = self._config.policies.of(name)
+        table = self._prepared(target, name, barriers, policy)
+        if table is None:
+            if summary and not barriers.drops_after(max(row.highest for row in summary)):
+                raise _undefined(".".join(name), summary[0][Field.SCHEMA], summary[0].lowest)
+            # A run that ended before Spark recorded the batch has deleted the mirror of a dropped table.
+            return
+        if summary:
+            self._merge(table, found, name, summary, policy, batch)
+        if not table.notes.skipped:
+            # After the rows of the batch, which may be older than the range.
+            for barrier in barriers.complete_ranges(table.notes):
+                table.drop_range(barrier)
+        self._follow_drop(name, table, policy)
+        if table.notes.skipped:
+            self.applied.skipped.add(table.notes.table)
+        else:
+            self.applied.skipped.discard(table.notes.table)
+
+    def _merge(
+        self,
+        table: MirrorTable,
+        found: DataFrame,
+        name: TableName,
+        summary: list[Row],
+        policy: TablePolicy,
+        batch: BatchId,
+    ) -> None:
+        notes = table.notes
+        highest = max(row.highest for row in summary)
+        if notes.skipped:
+            notes.skip(highest)
+            table.save_notes()
+            return
+        newest = self._changes(table, found, name, summary)
+        try:
+            refused = table.merge(newest, batch.query, batch.number, quarantines=policy.refused == QUARANTINE)
+        except RefusedRow as error:
+            if policy.refused != SKIP:
+                raise
+            _log.warning("%s is skipped from now on: %s", notes.table, error)
+            notes.skip(highest, error.refusal.summary)
+            table.save_notes()
+            return
+        self.applied.quarantined += refused
+
+    def _follow_drop(self, name: TableName, table: MirrorTable, policy: TablePolicy) -> None:
+        """Drops or archives the mirror of a table that the source has dropped, when every queue says so."""
+        notes = table.notes
+        dropped = notes.dropped
+        if not dropped or not notes.drops[dropped].is_complete or policy.dropped == KEEP:
+            return
+        if policy.dropped == ARCHIVE:
+            table.archive(dropped)
+        table.discard()
+        self._tables.pop(name, None)
+
+    def _prepared(
+        self, target: Target, name: TableName, barriers: Barriers, policy: TablePolicy
+    ) -> MirrorTable | None:
         """Returns the table after its barriers were applied; None if nothing is known of it."""
         config = self._config
         table = self._tables.get(name)
@@ -93,25 +205,34 @@ class Applier:
         if table is None:
             table = target.open(name)
         notes = Notes(".".join(name)) if table is None else table.notes
-        has_news = barriers.add_to(notes)
+        has_news = barriers.add_to(notes, policy.dropped)
+        # A drop may have waited for queues when the policy was another one.
+        is_emptied = bool(notes.dropped) and (barriers.recreates(notes.dropped) or policy.dropped == EMPTY)
+        if is_emptied:
+            # The rows from before the drop must not mix with those of the new table.
+            if policy.dropped == ARCHIVE and table is not None:
+                table.archive(notes.dropped)
+            notes.raise_floor(notes.dropped)
+            has_news = True
         newest = notes.newest
         if newest is None:
             return None
-        wanted = wanted_columns(newest, typed_dates=config.typed_dates)
+        wanted = wanted_columns(newest, typed_dates=config.typed_dates, native=target.native_types())
         if table is None:
             table = target.create(name, notes, wanted)
         else:
+            change = None
             if is_opened or barriers.definitions:
                 # A previous run may have ended between saving the notes and changing the columns.
                 change = evolution(notes.table, table.columns, wanted, config.schema_changes)
-            else:
-                change = None
             if has_news:
                 table.save_notes()
             if change:
                 table.evolve(change)
-            if barriers.may_empty:
+            if barriers.may_empty or is_emptied:
                 table.drop_below_floor()
+        if is_opened or barriers.definitions:
+            table.ensure_index()
         self._tables[name] = table
         return table
 
@@ -150,7 +271,6 @@ class Applier:
             applied.messages += row.messages
             applied.bytes += row.bytes
             if row[Field.KIND] == Kind.ROWS:
-                applied.rows += row.rows
                 applied.committed_s = max(applied.committed_s, row.committed_s)
                 applied.tables.add(".".join(_name(row)))
 
@@ -179,6 +299,7 @@ def _summary(found: DataFrame) -> list[Row]:
             f.count("*").alias("messages"),
             f.sum("bytes").alias("bytes"),
             f.min(first_sequence()).alias("lowest"),
+            f.max(last_sequence()).alias("highest"),
             f.sum(f.size(message_field(Field.CHANGES))).alias("rows"),
             f.max(message_field(Field.COMMITTED)).alias("committed_s"),
             f.min(f.when(~readable(), f.struct("queueId", "queueOffset"))).alias("unreadable"),

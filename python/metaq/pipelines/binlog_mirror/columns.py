@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,9 +38,11 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 DECIMAL_DIGITS_MAX: Final = 38
 
 
-def spark_type(column: Column, *, typed_dates: bool) -> str:
-    """Returns Spark's type for a column."""
+def spark_type(column: Column, *, typed_dates: bool, native: Collection[str] = ()) -> str:
+    """Returns Spark's type for a column, or one of the `native` types that the target has in addition."""
     kind = column.type
+    if kind in native:
+        return kind
     if kind in _PLAIN:
         return _PLAIN[kind]
     if found := _DECIMAL.fullmatch(kind):
@@ -84,6 +86,11 @@ def _digits(kind: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+def column_named(columns: Mapping[str, str], name: str) -> str | None:
+    """Returns the column of a mirror with this name in any case; None if there is none."""
+    return next((column for column in columns if column.lower() == name.lower()), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Evolution:
     """The changes of a mirror's columns."""
@@ -102,8 +109,16 @@ class Evolution:
         return ", ".join(parts)
 
 
-def wanted_columns(definition: Definition, *, typed_dates: bool) -> dict[str, str]:
-    """Returns the columns for a definition; raises MirrorError if a name clashes with the mirror's own."""
+def wanted_columns(
+    definition: Definition, *, typed_dates: bool, native: Collection[str] = ()
+) -> dict[str, str]:
+    """Returns the columns for a definition; raises MirrorError if a name clashes with the mirror's own, or if
+    nothing identifies the rows."""
+    if not definition.key:
+        raise MirrorError(
+            "the table has no primary key, so the mirror cannot tell its rows apart",
+            hint="list the table in source.exclude",
+        )
     columns: dict[str, str] = {}
     for column in definition.columns:
         if column.name.lower() in OWN:
@@ -111,7 +126,7 @@ def wanted_columns(definition: Definition, *, typed_dates: bool) -> dict[str, st
                 f"column {column.name} has a name that the mirror needs itself",
                 hint="list the table in source.exclude",
             )
-        columns[column.name] = spark_type(column, typed_dates=typed_dates)
+        columns[column.name] = spark_type(column, typed_dates=typed_dates, native=native)
     return columns
 
 

@@ -1,4 +1,7 @@
-"""The sections of binlog-mirror in the TOML file of binlog-sync: [topic], [mirror], [jdbc] and [spark]."""
+"""The sections of binlog-mirror in the TOML file of binlog-sync.
+
+They are [topic], [mirror], [tables."PATTERN"], [jdbc] and [spark].
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from metaq.config.kinds import Bytes, Choice, Flag, Seconds, Text
 from metaq.errors import ConfigError
 from metaq.pipelines.binlog_mirror.connection import JdbcConfig
 from metaq.pipelines.binlog_mirror.dialects import DIALECTS, dialect_of
-from metaq.pipelines.settings import Key, Sections, read_secret, read_sections
+from metaq.pipelines.binlog_mirror.policies import DROPPED, EMPTY, REFUSED, STOP, Policies, TablePolicy
+from metaq.pipelines.settings import Key, Sections, read_named_sections, read_secret, read_sections
 from metaq.pipelines.spark_runtime import SPARK, SparkConfig, located, spark_config
 
 MIB: Final = 1024 * 1024
@@ -25,10 +29,18 @@ MIRROR: Final[Mapping[str, Key]] = {
     "checkpoint": Key(Text(says="a directory or a URI"), None),
     "schema_changes": Key(Choice((LENIENT, EVOLVE, EXCEPTION, IGNORE)), LENIENT),
     "dates": Key(Choice(("typed", "text")), "typed"),
+    "refused": Key(Choice(REFUSED), STOP),
+    "dropped": Key(Choice(DROPPED), EMPTY),
     "interval_s": Key(Seconds(0, 3600), 5.0),
     "batch_bytes": Key(Bytes(1024, 64 * 1024 * MIB), 128 * MIB),
     "once": Key(Flag(), False),
 }
+
+TABLES: Final[Mapping[str, Key]] = {
+    "refused": Key(Choice(REFUSED), None),
+    "dropped": Key(Choice(DROPPED), None),
+}
+"""The keys of a section [tables."PATTERN"]."""
 
 JDBC: Final[Mapping[str, Key]] = {
     "url": Key(
@@ -52,6 +64,7 @@ class MirrorConfig:
     checkpoint: str
     schema_changes: str
     typed_dates: bool
+    policies: Policies
     interval_s: float
     batch_bytes: int
     once: bool
@@ -66,9 +79,8 @@ def read_mirror_config(path: Path, others: Sections) -> MirrorConfig:
     optional = {
         name: {key: Key(entry.kind, None) for key, entry in keys.items()} for name, keys in others.items()
     }
-    values = read_sections(
-        path, {**optional, "topic": others["topic"], "mirror": MIRROR, "jdbc": JDBC, "spark": SPARK}
-    )
+    sections = {**optional, "topic": others["topic"], "mirror": MIRROR, "jdbc": JDBC, "spark": SPARK}
+    values = read_sections(path, sections, ignored=("tables",))
     topic, mirror, spark = values["topic"], values["mirror"], spark_config(path, values["spark"])
     if mirror["target"] == JDBC_TARGET:
         jdbc = _jdbc(path, values["jdbc"])
@@ -88,6 +100,7 @@ def read_mirror_config(path: Path, others: Sections) -> MirrorConfig:
         checkpoint=located(path, mirror["checkpoint"]) if mirror["checkpoint"] else f"{root}/_checkpoint",
         schema_changes=mirror["schema_changes"],
         typed_dates=mirror["dates"] == "typed",
+        policies=_policies(path, mirror, sections),
         interval_s=mirror["interval_s"],
         batch_bytes=mirror["batch_bytes"],
         once=mirror["once"],
@@ -100,6 +113,17 @@ def _require(path: Path, mirror: Mapping[str, object], name: str) -> None:
         raise ConfigError(
             f"{path}: mirror.{name} is missing", hint=f"it must be {MIRROR[name].kind.describe()}"
         )
+
+
+def _policies(path: Path, mirror: Mapping[str, Any], beside: Sections) -> Policies:
+    sections = read_named_sections(path, "tables", TABLES, beside)
+    for pattern in sections:
+        if "." not in pattern:
+            raise ConfigError(
+                f"{path}: tables.{pattern} is not DATABASE.TABLE",
+                hint='quote the name: [tables."shop.orders"]; * stands for anything',
+            )
+    return Policies(TablePolicy(mirror["refused"], mirror["dropped"]), sections)
 
 
 def _jdbc(path: Path, values: Mapping[str, Any]) -> JdbcConfig:

@@ -14,11 +14,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from metaq.pipelines.binlog_mirror.dialects import Dialect
-from metaq.pipelines.binlog_mirror.errors import MirrorError
+from metaq.pipelines.binlog_mirror.errors import DatabaseError
 
 _SECRET: Final = re.compile("pass|pwd|secret|token", re.IGNORECASE)
 _CAUSE: Final = re.compile(r"^(?:Caused by: |.*?\): )[\w.$]+(?:Exception|Error): (.*)$", re.MULTILINE)
 """The causes in a text of Spark about a failed task."""
+_CONNECTION: Final = re.compile(r"^\(conn=-?\d+\) ")
+"""MariaDB's driver puts the number of the connection before a message."""
 _NO_KEY: Final = "RSA public key is not available"
 _KEY_HINT: Final = (
     "MySQL needs an encrypted connection for the password (sslMode=verify-full in jdbc.url, or trust), or"
@@ -59,8 +61,23 @@ class JdbcConfig:
 class Connection:
     """Runs statements in the current transaction. Parameters are texts and numbers."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, config: JdbcConfig) -> None:
         self._connection = connection
+        self._config = config
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Undoes the statements of the block if the database refuses a row; raises DatabaseError."""
+        self.execute("SAVEPOINT attempt")
+        try:
+            with driver_errors(self._config):
+                yield
+        except DatabaseError as error:
+            # After other errors, such as a deadlock, the database may have undone the whole transaction.
+            if error.is_refusal:
+                self.execute("ROLLBACK TO SAVEPOINT attempt")
+            raise
+        self.execute("RELEASE SAVEPOINT attempt")
 
     def execute(self, statement: str, *parameters: str | int) -> int:
         """Runs a statement; returns the number of changed rows."""
@@ -93,7 +110,7 @@ class Connection:
 
 @contextmanager
 def transaction(spark: SparkSession, config: JdbcConfig) -> Iterator[Connection]:
-    """Commits at the end of the block, or rolls back; raises MirrorError with the database's message."""
+    """Commits at the end of the block, or rolls back; raises DatabaseError with the database's message."""
     jvm: Any = spark.sparkContext._jvm
     with driver_errors(config):
         # Only Spark's class loader knows the jars of the drivers.
@@ -106,7 +123,7 @@ def transaction(spark: SparkSession, config: JdbcConfig) -> Iterator[Connection]
     try:
         with driver_errors(config):
             connection.setAutoCommit(False)
-            yield Connection(connection)
+            yield Connection(connection, config)
             connection.commit()
     finally:
         # This rolls back an open transaction.
@@ -115,14 +132,27 @@ def transaction(spark: SparkSession, config: JdbcConfig) -> Iterator[Connection]
 
 @contextmanager
 def driver_errors(config: JdbcConfig) -> Iterator[None]:
-    """Raises MirrorError with the database's message, without secrets."""
+    """Raises DatabaseError with the database's message, without secrets."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
-        message = config.without_secrets(root_cause(error))
+        message = _CONNECTION.sub("", config.without_secrets(root_cause(error)))
         hint = _KEY_HINT if _NO_KEY in message else ""
         # No chaining: the original text has the secrets.
-        raise MirrorError(f"{config.dialect.name} reports: {message}", hint=hint) from None
+        state, number = _sql_state(error)
+        raise DatabaseError(
+            f"{config.dialect.name} reports: {message}", hint=hint, state=state, number=number
+        ) from None
+
+
+def _sql_state(error: Py4JJavaError | PySparkException) -> tuple[str, int]:
+    """Returns the SQLSTATE and the number of an error; empty and 0 if it is not one of a database."""
+    cause = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    while cause is not None:
+        if hasattr(cause, "getSQLState"):
+            return str(cause.getSQLState() or ""), int(cause.getErrorCode())
+        cause = cause.getCause()
+    return "", 0
 
 
 def root_cause(error: Py4JJavaError | PySparkException) -> str:

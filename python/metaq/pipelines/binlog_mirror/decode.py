@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, SEQUENCE
+from metaq.pipelines.binlog_mirror.dialects import TEXTUAL
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_sync.envelope import DELETE, SPARK_SCHEMA, VERSION, Field, Kind
 from metaq.pipelines.binlog_sync.values.columns import Definition
@@ -24,6 +25,11 @@ _MESSAGE: Final = "m"
 def message_field(name: str) -> Column:
     """Returns a field of the message."""
     return f.col(f"{_MESSAGE}.{name}")
+
+
+def last_sequence() -> Column:
+    """Returns the sequence number of the last change of a message."""
+    return f.element_at(message_field(Field.CHANGES), -1)[Field.SEQUENCE]
 
 
 def first_sequence() -> Column:
@@ -110,7 +116,7 @@ def typed_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Colu
     """Converts a text to a value of Spark's type."""
     if kind == "binary":
         return f.unbase64(text) if is_bytes else text.cast("binary")
-    if kind == "string":
+    if kind == "string" or kind in TEXTUAL:
         return text
     if kind == "timestamp":
         # Messages have times in UTC, whatever the session's time zone is.
@@ -127,7 +133,8 @@ def text_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Colum
         return f.hex(f.unbase64(text) if is_bytes else text.cast("binary"))
     if kind in ("timestamp", "timestamp_ntz"):
         return text.try_cast("timestamp_ntz").cast("string")
-    if kind == "date" or (kind != "string" and not strictly):
+    is_text = kind == "string" or kind in TEXTUAL
+    if kind == "date" or not (is_text or strictly):
         return text.try_cast(kind).cast("string")
     return text
 

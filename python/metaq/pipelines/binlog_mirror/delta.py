@@ -1,27 +1,32 @@
 """Mirrors in Delta: tables with the columns of their source, and the sequence number of each row.
 
 A deleted row stays as a tombstone (`metaq_deleted`), so that an older change that is applied again cannot
-bring it back.
+bring it back. `PATH/_quarantine` holds refused rows, `PATH/_dropped` the rows of dropped tables.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from delta.tables import DeltaTable
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType
 
-from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, OWN, SEQUENCE, Evolution
+from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, OWN, SEQUENCE, Evolution, column_named
 from metaq.pipelines.binlog_mirror.decode import ValueConverter, typed_value
+from metaq.pipelines.binlog_mirror.delta_quarantine import DeltaQuarantine, as_refusal, broken_constraints
 from metaq.pipelines.binlog_mirror.notes import PROPERTY, Notes, TableName
+from metaq.pipelines.binlog_mirror.refusals import Refusal, RefusedRow
+from metaq.pipelines.binlog_sync.envelope import RangeBarrier
 from metaq.pipelines.spark_runtime import quoted
-from metaq.pipelines.storage import directories
+from metaq.pipelines.storage import delete, directories
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +73,13 @@ class DeltaTarget:
         self._spark = spark
         self._root = root
 
+    def is_begun(self) -> bool:
+        # The directory of a database stays when its last table is dropped.
+        return any(not name.startswith(("_", ".")) for name in directories(self._spark, self._root))
+
+    def native_types(self) -> frozenset[str]:
+        return frozenset()
+
     def tables(self) -> list[TableName]:
         return tables_at(self._spark, self._root)
 
@@ -84,9 +96,14 @@ class DeltaTarget:
 class DeltaMirror:
     """An existing table, with its notes and columns as they are on disk."""
 
-    def __init__(self, spark: SparkSession, path: str, notes: Notes, columns: dict[str, str]) -> None:
+    def __init__(
+        self, spark: SparkSession, root: str, name: TableName, notes: Notes, columns: dict[str, str]
+    ) -> None:
         self._spark = spark
-        self.path = path
+        self._root = root
+        self._name = name
+        self.path = table_path(root, name)
+        self._quarantine = DeltaQuarantine(spark, f"{root}/_quarantine", name)
         self.notes = notes
         self.columns = columns
         self.convert: ValueConverter = typed_value
@@ -97,10 +114,9 @@ class DeltaMirror:
         path = table_path(root, name)
         if not DeltaTable.isDeltaTable(spark, path):
             return None
-        detail = DeltaTable.forPath(spark, path).detail().select("properties").head()
-        properties = {} if detail is None else detail[0]
+        properties = _properties(spark, path)
         notes = Notes.decode(properties[PROPERTY]) if PROPERTY in properties else Notes(".".join(name))
-        table = cls(spark, path, notes, {})
+        table = cls(spark, root, name, notes, {})
         table._read_columns()
         return table
 
@@ -115,10 +131,12 @@ class DeltaMirror:
         )
         path = table_path(root, name)
         builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
-        for key, value in {**_PROPERTIES, PROPERTY: notes.encode()}.items():
+        key_columns = () if notes.newest is None else notes.newest.key
+        indexed = {"delta.dataSkippingNumIndexedCols": str(indexed_columns([*own, *columns], key_columns))}
+        for key, value in {**_PROPERTIES, **indexed, PROPERTY: notes.encode()}.items():
             builder = builder.property(key, value)
         builder.execute()
-        return cls(spark, path, notes, dict(columns))
+        return cls(spark, root, name, notes, dict(columns))
 
     @property
     def _sql_name(self) -> str:
@@ -181,9 +199,86 @@ class DeltaMirror:
     def drop_below_floor(self) -> None:
         if self.notes.floor:
             DeltaTable.forPath(self._spark, self.path).delete(f.col(SEQUENCE) < self.notes.floor)
+            self._quarantine.forget(self.notes.floor)
 
-    def merge(self, changes: DataFrame, query_id: str, batch_id: int) -> None:
-        """Applies changes with larger sequence numbers than the stored rows.
+    def drop_range(self, barrier: RangeBarrier) -> None:
+        column = column_named(self.columns, barrier.column)
+        if column is None:
+            return
+        is_old = ~f.col(DELETED) & (f.col(SEQUENCE) < barrier.begun)
+        if barrier.first is not None:
+            is_old &= f.col(quoted(column)) >= barrier.first
+        if barrier.last is not None:
+            is_old &= f.col(quoted(column)) <= barrier.last
+        values: dict[str, str | Column] = {DELETED: f.lit(True), SEQUENCE: f.lit(barrier.begun)}
+        DeltaTable.forPath(self._spark, self.path).update(is_old, values)
+
+    def ensure_index(self) -> None:
+        """Delta has no indexes. Its statistics cover the key, see `indexed_columns`."""
+
+    def merge(self, changes: DataFrame, query_id: str, batch_id: int, *, quarantines: bool = False) -> int:
+        """Applies changes with larger sequence numbers than the stored rows."""
+        refused = 0
+        try:
+            self._merge(changes)
+        except (Py4JJavaError, PySparkException):
+            broken = broken_constraints(_properties(self._spark, self.path), self.columns)
+            bad = None if broken is None else self._refused(changes, broken)
+            if bad is None or (first := bad.head()) is None:
+                raise
+            if not quarantines:
+                raise RefusedRow(as_refusal(self.notes.table, first)) from None
+            # First: if the run ends here, the batch is applied again.
+            refused = self._quarantine.add(bad)
+            _log.warning("%s: %s rows are refused and go to the quarantine", self.notes.table, refused)
+            self._merge(changes.join(bad.select(f.col("key").alias(KEY)), KEY, "left_anti"))
+            bad.unpersist()
+        self._quarantine.settle(changes)
+        return refused
+
+    def _refused(self, changes: DataFrame, broken: Column) -> DataFrame:
+        """Returns the rows that break a constraint of the table and would be written."""
+        stored = self.frame().select(KEY, f.col(SEQUENCE).alias("stored"))
+        newer = changes.join(stored, KEY, "left").where("stored IS NULL OR stored < metaq_seq")
+        found = newer.withColumn("broken", broken).where("broken IS NOT NULL")
+        row = f.to_json(f.struct(*map(quoted, self.columns)))
+        value = f.to_json(f.array(f.from_json(row, "map<string,string>")[f.col("broken.column")]))
+        return found.select(
+            f.lit(self._name[0]).alias("database_name"),
+            f.lit(self._name[1]).alias("table_name"),
+            f.col(KEY).alias("key"),
+            f.col(SEQUENCE).alias("seq"),
+            f.col("broken.column").alias("column_name"),
+            # Without the brackets of the array.
+            f.when(f.col("broken.column") != "", value.substr(f.lit(2), f.length(value) - 2)).alias("value"),
+            f.col("broken.reason").alias("reason"),
+            row.alias("row"),
+        ).persist()
+
+    def quarantined(self) -> tuple[int, list[Refusal]]:
+        return self._quarantine.listed()
+
+    def archive(self, sequence: str) -> None:
+        place = f"{table_path(self._root + '/_dropped', self._name)}/{sequence}"
+        rows = self.frame().where((f.col(SEQUENCE) < sequence) & ~f.col(DELETED))
+        rows.write.format("delta").mode("overwrite").options(
+            **{"delta.columnMapping.mode": "name", "overwriteSchema": "true"}
+        ).save(place)
+        _log.warning("%s was dropped; its rows are in %s", self.notes.table, place)
+
+    def discard(self) -> None:
+        self._quarantine.forget()
+        # Moved first, because a table that is half deleted cannot be read.
+        delete(self._spark, self.path, f"{self._root}/_deleted/{uuid.uuid4().hex}")
+        context: Any = self._spark.sparkContext
+        # Delta would take a table that is created here later for the old one.
+        context._jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(
+            self._spark._jsparkSession, context._jvm.org.apache.hadoop.fs.Path(self.path)
+        )
+        _log.warning("%s was dropped; its mirror is gone", self.notes.table)
+
+    def _merge(self, changes: DataFrame) -> None:
+        """Merges changes that are newer than the stored rows.
 
         Delta's `txnAppId` and `txnVersion` are not used: a query whose checkpoint is an old copy gives the
         same batch id to other messages (docs/decisions/0002).
@@ -199,6 +294,21 @@ class DeltaMirror:
             .whenNotMatchedInsert(values=columns)
             .execute()
         )
+
+
+def _properties(spark: SparkSession, path: str) -> dict[str, str]:
+    detail = DeltaTable.forPath(spark, path).detail().select("properties").head()
+    return {} if detail is None else detail[0]
+
+
+def indexed_columns(columns: Sequence[str], key: Sequence[str]) -> int:
+    """Returns for how many of its first columns Delta keeps the smallest and largest value of each file.
+
+    With them a query by key reads only the files that may have it. Delta's own number is 32.
+    """
+    lowered = [name.lower() for name in columns]
+    places = [lowered.index(name.lower()) + 1 for name in key if name.lower() in lowered]
+    return max(32, *places, 0)
 
 
 def _converted(whole: DataFrame, name: str, kind: str) -> Column:

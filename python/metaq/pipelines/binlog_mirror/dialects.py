@@ -13,6 +13,8 @@ from typing import Final
 
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 
+TEXTUAL: Final = frozenset(("uuid", "inet4", "inet6"))
+"""Types whose values are texts in messages and in Spark. Some databases have types of their own for them."""
 _DECIMAL: Final = re.compile(r"decimal\(\d+,\d+\)")
 
 
@@ -31,12 +33,16 @@ class Dialect(ABC):
     settings: Mapping[str, str]
     """Settings of each connection."""
     types: Mapping[str, str] = field(repr=False)
-    """Column types by Spark's types; `decimal` is the same in both."""
+    """Column types by Spark's types and `TEXTUAL`; `decimal` is the same in both."""
     identity: str
     """A text type that is compared byte by byte; `{}` is its length."""
     own_columns: str
     """Options that keep the mirror's own columns out of `SELECT *`, if the database has them."""
     name_bytes_max: int
+    indexes: str
+    """A query for the names of a table's indexes; its parameters are schema and table."""
+    refuses_nul: bool = False
+    """Whether texts cannot contain NUL."""
     numbered: str = ""
     """A numbering column as primary key, for servers that may require one in every table."""
 
@@ -71,6 +77,22 @@ class Dialect(ABC):
     def widen(self, table: str, column: str, kind: str) -> str:
         """Returns a statement that changes a column to a type that holds all its values."""
 
+    @abstractmethod
+    def index_parts(self, columns: Mapping[str, str]) -> str:
+        """Returns the columns of an index; of long texts only the beginning, if the database requires it."""
+
+    @abstractmethod
+    def drop_index(self, table: tuple[str, str], name: str) -> str:
+        """Returns a statement that drops an index of a table."""
+
+    @abstractmethod
+    def copy_empty(self, table: str, copy: str) -> str:
+        """Returns a statement that creates an empty table with the columns of another one."""
+
+    def native_types(self, version: str) -> frozenset[str]:
+        """Returns the types that a server of some version has in addition to those of Spark."""
+        return TEXTUAL & self.types.keys()
+
     def replace(self, table: str, column: str, kind: str) -> str:
         """Returns a statement that empties a column and gives it another type; binlog-sync sends it again."""
         return f"ALTER TABLE {table} DROP COLUMN {column}, ADD COLUMN {column} {self.type_of(kind)}"
@@ -100,6 +122,28 @@ class MariaDbDialect(Dialect):
     def widen(self, table: str, column: str, kind: str) -> str:
         return f"ALTER TABLE {table} MODIFY COLUMN {column} {self.type_of(kind)}"
 
+    def index_parts(self, columns: Mapping[str, str]) -> str:
+        # An index has at most 3072 bytes, and a character up to four.
+        long = [kind for kind in columns.values() if kind in ("string", "binary")]
+        left_bytes = INDEX_BYTES_MAX - FIXED_BYTES_MAX * (len(columns) - len(long))
+        characters = max(min(left_bytes // 4 // max(len(long), 1), PREFIX_CHARACTERS_MAX), 1)
+        return ", ".join(
+            f"{named(name)}({characters})" if kind in ("string", "binary") else named(name)
+            for name, kind in columns.items()
+        )
+
+    def drop_index(self, table: tuple[str, str], name: str) -> str:
+        return f"DROP INDEX {named(name)} ON {named(table[0])}.{named(table[1])}"
+
+    def copy_empty(self, table: str, copy: str) -> str:
+        return f"CREATE TABLE {copy} LIKE {table}"
+
+    def native_types(self, version: str) -> frozenset[str]:
+        found = re.match(r"(\d+)\.(\d+).*mariadb", version, re.IGNORECASE)
+        # MySQL has none of them.
+        number = (int(found[1]), int(found[2])) if found else (0, 0)
+        return frozenset(kind for kind, since in _MARIADB_SINCE.items() if number >= since)
+
 
 class PostgreSqlDialect(Dialect):
     """PostgreSQL."""
@@ -123,6 +167,9 @@ class PostgreSqlDialect(Dialect):
             return f"encode({column}, 'hex')"
         if kind == "timestamp":
             return f"CAST({column} AT TIME ZONE 'UTC' AS text)"
+        if kind in ("inet4", "inet6"):
+            # A cast would add the length of the network.
+            return f"host({column})"
         return f"CAST({column} AS text)"
 
     def delete_joined(self, table: str, other: str, condition: str) -> str:
@@ -132,6 +179,21 @@ class PostgreSqlDialect(Dialect):
         new_type = self.type_of(kind)
         return f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {new_type} USING CAST({column} AS {new_type})"
 
+    def index_parts(self, columns: Mapping[str, str]) -> str:
+        return ", ".join(map(named, columns))
+
+    def drop_index(self, table: tuple[str, str], name: str) -> str:
+        return f"DROP INDEX {named(table[0])}.{named(name)}"
+
+    def copy_empty(self, table: str, copy: str) -> str:
+        return f"CREATE TABLE {copy} (LIKE {table} INCLUDING ALL)"
+
+
+INDEX_BYTES_MAX: Final = 3072
+FIXED_BYTES_MAX: Final = 20
+"""The size of the largest value of a type other than texts and bytes."""
+PREFIX_CHARACTERS_MAX: Final = 190
+_MARIADB_SINCE: Final = {"inet6": (10, 5), "uuid": (10, 7), "inet4": (10, 10)}
 
 _COMMON: Final = {"tinyint": "smallint", "smallint": "smallint", "bigint": "bigint", "date": "date"}
 
@@ -154,10 +216,15 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             "timestamp_ntz": "datetime(6)",
             # In UTC: a timestamp of MariaDB ends in 2038.
             "timestamp": "datetime(6)",
+            "uuid": "uuid",
+            "inet4": "inet4",
+            "inet6": "inet6",
         },
         identity="varchar({}) CHARACTER SET ascii COLLATE ascii_bin",
         own_columns="DEFAULT {} INVISIBLE",
         name_bytes_max=256,
+        indexes="SELECT index_name FROM information_schema.statistics"
+        " WHERE table_schema = ? AND table_name = ?",
         # sql_require_primary_key of MySQL, and clusters of both, require a key.
         numbered='"number" bigint NOT NULL AUTO_INCREMENT PRIMARY KEY',
     ),
@@ -175,10 +242,15 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             "binary": "bytea",
             "timestamp_ntz": "timestamp(6)",
             "timestamp": "timestamp(6) with time zone",
+            "uuid": "uuid",
+            "inet4": "inet",
+            "inet6": "inet",
         },
         identity='varchar({}) COLLATE "C"',
         own_columns="",
         name_bytes_max=63,
+        indexes="SELECT indexname FROM pg_indexes WHERE schemaname = ? AND tablename = ?",
+        refuses_nul=True,
     ),
 }
 

@@ -3,37 +3,53 @@
 The schema `metaq_mirror` holds the notes and the last batch of each table (`tables`), and the sequence
 numbers of deleted rows (`tombstones`). So the mirrored tables themselves have only existing rows. Spark's
 tasks first write a batch to a staging table in parallel. Then one transaction takes the changes that are
-newer than the mirror's rows, and records the batch. However a run ends, that transaction has happened or it
-has not.
+newer than the mirror's rows, and records the batch (`jdbc_apply.py`). However a run ends, that transaction
+has happened or it has not.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
 import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, SEQUENCE, Evolution, wider
+from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, SEQUENCE, Evolution, column_named, wider
 from metaq.pipelines.binlog_mirror.connection import Connection, JdbcConfig, driver_errors, transaction
 from metaq.pipelines.binlog_mirror.decode import ValueConverter, text_value, typed_value
 from metaq.pipelines.binlog_mirror.dialects import named
-from metaq.pipelines.binlog_mirror.errors import MirrorError
+from metaq.pipelines.binlog_mirror.errors import TOO_LARGE_FOR_INDEX, DatabaseError, MirrorError
+from metaq.pipelines.binlog_mirror.jdbc_apply import NUL, REFUSED_COLUMNS, StagedBatch
+from metaq.pipelines.binlog_mirror.jdbc_schema import (
+    ID,
+    QUARANTINE,
+    SCHEMA,
+    TABLES,
+    TOMBSTONES,
+    KeyIndex,
+    columns_of,
+    full_name,
+    hashed,
+    is_there,
+    prepare,
+)
 from metaq.pipelines.binlog_mirror.notes import Notes, TableName
+from metaq.pipelines.binlog_mirror.refusals import LISTED_MAX, Refusal, RefusedRow
+from metaq.pipelines.binlog_sync.envelope import RangeBarrier
 from metaq.pipelines.spark_runtime import quoted
 
-SCHEMA: Final = "metaq_mirror"
-ID: Final = "metaq_id"
-"""A hash of the key, because keys may be too long for an index."""
+_log = logging.getLogger(__name__)
 STAGE_ROWS: Final = 5_000
 """The number of rows in one round trip to the database."""
 EMPTY: Final = "''"
-_TABLES, _TOMBSTONES = f'"{SCHEMA}"."tables"', f'"{SCHEMA}"."tombstones"'
+ARCHIVED: Final = "_dropped_"
+"""Between the name of a table and the number of its drop, in the name of its archive."""
 
 
 class JdbcTarget:
@@ -44,6 +60,18 @@ class JdbcTarget:
         self.config = config
         self._is_ready = False
         self._stage: str | None = None
+        self._native_types: frozenset[str] | None = None
+
+    def is_begun(self) -> bool:
+        with self.transaction() as connection:
+            return is_there(connection, (SCHEMA, "tables"))
+
+    def native_types(self) -> frozenset[str]:
+        if self._native_types is None:
+            with self.transaction() as connection:
+                ((version,),) = connection.query("SELECT version()")
+            self._native_types = self.config.dialect.native_types(str(version))
+        return self._native_types
 
     def transaction(self) -> AbstractContextManager[Connection]:
         return transaction(self.spark, self.config)
@@ -55,7 +83,9 @@ class JdbcTarget:
         dead and is not ends with an error.
         """
         if self._stage is None:
-            own = f"stage_{_hash(query_id)[:16]}_"
+            # An older version may have created the schema without the quarantine.
+            self._prepare()
+            own = f"stage_{hashed(query_id)[:16]}_"
             self._stage = own + uuid.uuid4().hex[:16]
             with self.transaction() as connection:
                 for (left,) in connection.query(
@@ -67,9 +97,9 @@ class JdbcTarget:
 
     def tables(self) -> list[TableName]:
         with self.transaction() as connection:
-            if not _is_there(connection, (SCHEMA, "tables")):
+            if not is_there(connection, (SCHEMA, "tables")):
                 return []
-            found = connection.query(f'SELECT "database_name", "table_name" FROM {_TABLES} ORDER BY 1, 2')
+            found = connection.query(f'SELECT "database_name", "table_name" FROM {TABLES} ORDER BY 1, 2')
         return [(str(database), str(table)) for database, table in found]
 
     def table_names(self, database: str) -> list[str]:
@@ -77,15 +107,22 @@ class JdbcTarget:
 
     def open(self, name: TableName) -> JdbcMirror | None:
         with self.transaction() as connection:
-            if not self._is_ready and not _is_there(connection, (SCHEMA, "tables")):
+            if not self._is_ready and not is_there(connection, (SCHEMA, "tables")):
                 return None
-            found = connection.query(
-                f'SELECT "notes", "columns" FROM {_TABLES} WHERE "id" = ?', _table_id(name)
-            )
+            found = connection.query(f'SELECT "notes", "columns" FROM {TABLES} WHERE "id" = ?', hashed(*name))
         if not found:
             return None
         notes, columns = map(str, found[0])
-        return JdbcMirror(self, name, Notes.decode(notes), json.loads(columns))
+        mirror = JdbcMirror(self, name, Notes.decode(notes), json.loads(columns))
+        if mirror.notes.dropped and not self._has(name):
+            # A run has ended between dropping the table and deleting what is stored about it.
+            mirror.discard()
+            return None
+        return mirror
+
+    def _has(self, name: TableName) -> bool:
+        with self.transaction() as connection:
+            return is_there(connection, name)
 
     def create(self, name: TableName, notes: Notes, columns: Mapping[str, str]) -> JdbcMirror:
         dialect = self.config.dialect
@@ -94,7 +131,7 @@ class JdbcTarget:
         _require_free(columns)
         self._prepare()
         with self.transaction() as connection:
-            if _is_there(connection, name) and SEQUENCE not in _columns(connection, name):
+            if is_there(connection, name) and SEQUENCE not in columns_of(connection, name):
                 raise MirrorError(
                     f"{dialect.name} already has a table {'.'.join(name)}, which is not a mirror",
                     hint="rename it, or use another server for the mirror",
@@ -107,31 +144,20 @@ class JdbcTarget:
                 f"{named(SEQUENCE)} {short} NOT NULL {own.format(EMPTY)}",
                 *(f"{named(column)} {dialect.type_of(kind)} NULL" for column, kind in columns.items()),
             ]
-            connection.execute(f"CREATE TABLE IF NOT EXISTS {_full(name)} ({', '.join(lines)})")
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {full_name(name)} ({', '.join(lines)})")
             connection.execute(
-                f"INSERT INTO {_TABLES}"
+                f"INSERT INTO {TABLES}"
                 ' ("id", "database_name", "table_name", "floor", "notes", "columns", "app", "batch")'
                 " VALUES (?, ?, ?, ?, ?, ?, '', -1)",
-                *(_table_id(name), *name, notes.floor, notes.encode(), json.dumps(dict(columns))),
+                *(hashed(*name), *name, notes.floor, notes.encode(), json.dumps(dict(columns))),
             )
         return JdbcMirror(self, name, notes, dict(columns))
 
     def _prepare(self) -> None:
         if self._is_ready:
             return
-        dialect = self.config.dialect
-        text, short = dialect.type_of("string"), dialect.identity.format(64)
         with self.transaction() as connection:
-            connection.execute(dialect.make_schema(SCHEMA))
-            connection.execute(
-                f'CREATE TABLE IF NOT EXISTS {_TABLES} ("id" {short} NOT NULL PRIMARY KEY,'
-                f' "database_name" {text}, "table_name" {text}, "floor" {short} NOT NULL,'
-                f' "notes" {text}, "columns" {text}, "app" {short} NOT NULL, "batch" bigint NOT NULL)'
-            )
-            connection.execute(
-                f'CREATE TABLE IF NOT EXISTS {_TOMBSTONES} ("table_id" {short} NOT NULL,'
-                f' "id" {short} NOT NULL, "seq" {short} NOT NULL, PRIMARY KEY ("table_id", "id"))'
-            )
+            prepare(connection, self.config.dialect)
         self._is_ready = True
 
 
@@ -142,7 +168,7 @@ class JdbcMirror:
         self._target = target
         self._config = target.config
         self._name = name
-        self._id = _table_id(name)
+        self._id = hashed(*name)
         self.notes = notes
         self.columns = columns
         self.convert: ValueConverter = text_value
@@ -151,21 +177,24 @@ class JdbcMirror:
         """Saves the notes, and keeps those that another run has saved meanwhile."""
         with self._target.transaction() as connection:
             for (text,) in connection.query(
-                f'SELECT "notes" FROM {_TABLES} WHERE "id" = ? FOR UPDATE', self._id
+                f'SELECT "notes" FROM {TABLES} WHERE "id" = ? FOR UPDATE', self._id
             ):
                 self.notes.merge(Notes.decode(str(text)))
             connection.execute(
-                f'UPDATE {_TABLES} SET "notes" = ?, "floor" = ? WHERE "id" = ?',
+                f'UPDATE {TABLES} SET "notes" = ?, "floor" = ? WHERE "id" = ?',
                 *(self.notes.encode(), self.notes.floor, self._id),
             )
 
     def evolve(self, evolution: Evolution) -> None:
         """Changes the columns. A previous run may have done it in part: MariaDB commits DDL at once."""
-        dialect, table = self._config.dialect, _full(self._name)
+        dialect, table = self._config.dialect, full_name(self._name)
         columns = dict(self.columns)
         with self._target.transaction() as connection:
-            there = _columns(connection, self._name)
+            there = columns_of(connection, self._name)
             _require_free(evolution.added)
+            if self.notes.keys() & {name.lower() for name in (*evolution.retyped, *evolution.dropped)}:
+                # MariaDB cannot change the type of an indexed column to text. `ensure_index` follows.
+                KeyIndex(dialect, self._name, (), ()).drop(connection)
             for name, kind in evolution.added.items():
                 dialect.require_name(name)
                 columns[name] = kind
@@ -184,7 +213,7 @@ class JdbcMirror:
                 connection.execute(change(table, named(name), kind))
                 columns[name] = kind
             connection.execute(
-                f'UPDATE {_TABLES} SET "columns" = ? WHERE "id" = ?', json.dumps(columns), self._id
+                f'UPDATE {TABLES} SET "columns" = ? WHERE "id" = ?', json.dumps(columns), self._id
             )
         self.columns = columns
 
@@ -192,18 +221,58 @@ class JdbcMirror:
         floor = self.notes.floor
         if floor:
             with self._target.transaction() as connection:
-                connection.execute(f"DELETE FROM {_full(self._name)} WHERE {named(SEQUENCE)} < ?", floor)
-                connection.execute(
-                    f'DELETE FROM {_TOMBSTONES} WHERE "table_id" = ? AND "seq" < ?', self._id, floor
-                )
+                connection.execute(f"DELETE FROM {full_name(self._name)} WHERE {named(SEQUENCE)} < ?", floor)
+                for table in (TOMBSTONES, QUARANTINE):
+                    connection.execute(
+                        f'DELETE FROM {table} WHERE "table_id" = ? AND "seq" < ?', self._id, floor
+                    )
 
-    def merge(self, changes: DataFrame, query_id: str, batch_id: int) -> None:
+    def drop_range(self, barrier: RangeBarrier) -> None:
+        column = column_named(self.columns, barrier.column)
+        if column is None:
+            return
+        wheres = [f"{named(SEQUENCE)} < ?"]
+        wheres += [
+            f"{named(column)} {sign} {limit}"
+            for limit, sign in ((barrier.first, ">="), (barrier.last, "<="))
+            if limit is not None
+        ]
+        is_old = f"FROM {full_name(self._name)} WHERE {' AND '.join(wheres)}"
+        with self._target.transaction() as connection:
+            connection.execute(
+                f'INSERT INTO {TOMBSTONES} ("table_id", "id", "seq")'
+                f" SELECT '{self._id}', {named(ID)}, '{barrier.begun}' {is_old}",
+                barrier.begun,
+            )
+            connection.execute(f"DELETE {is_old}", barrier.begun)
+
+    def merge(self, changes: DataFrame, query_id: str, batch_id: int, *, quarantines: bool = False) -> int:
         stage = self._target.stage(query_id)
+        full_stage = f'"{SCHEMA}"."{stage}"'
         self._fill(stage, changes)
+        try:
+            refused = self._apply(full_stage, query_id, batch_id, quarantines)
+        except DatabaseError as error:
+            if error.state != TOO_LARGE_FOR_INDEX or not self._drop_index():
+                raise
+            _log.warning("%s: a key is too long for the index, which is dropped", self.notes.table)
+            refused = self._apply(full_stage, query_id, batch_id, quarantines)
+        except RefusedRow:
+            self._drop(full_stage)
+            raise
+        self._drop(full_stage)
+        return refused
+
+    def _drop(self, stage: str) -> None:
         with self._target.transaction() as connection:
-            self._apply_stage(connection, f'"{SCHEMA}"."{stage}"', query_id, batch_id)
+            connection.execute(f"DROP TABLE {stage}")
+
+    def _apply(self, stage: str, query_id: str, batch_id: int, quarantines: bool) -> int:
         with self._target.transaction() as connection:
-            connection.execute(f'DROP TABLE "{SCHEMA}"."{stage}"')
+            batch = StagedBatch(
+                connection, self._config.dialect, self._name, self._id, self.columns, stage, quarantines
+            )
+            return batch.apply(query_id, batch_id)
 
     def _fill(self, stage: str, changes: DataFrame) -> None:
         dialect = self._config.dialect
@@ -216,17 +285,18 @@ class JdbcMirror:
             f'"seq" {short}',
             '"deleted" smallint',
         ]
-        lines += [f'"{value}" {text}' for value in values]
+        lines += [f'"{name}" {text}' for name in (*REFUSED_COLUMNS, *values)]
         if dialect.numbered:
             lines.append(dialect.numbered)
         with self._target.transaction() as connection:
             connection.execute(f'CREATE TABLE "{SCHEMA}"."{stage}" ({", ".join(lines)})')
-        columns = [f.col(quoted(name)).alias(value) for name, value in zip(self.columns, values, strict=True)]
+        refused, columns = self._staged(values)
         staged = changes.select(
             f.sha2(f.col(KEY), 256).alias("id"),
             f.col(KEY).alias("key"),
             f.col(SEQUENCE).alias("seq"),
             f.col(DELETED).cast("smallint").alias("deleted"),
+            *refused,
             *columns,
         )
         writer = staged.write.format("jdbc").mode("append").options(**self._config.options())
@@ -235,36 +305,113 @@ class JdbcMirror:
         with self._target.transaction() as connection:
             connection.execute(f'CREATE INDEX "{stage}_id" ON "{SCHEMA}"."{stage}" ("id")')
 
-    def _apply_stage(self, connection: Connection, stage: str, query_id: str, batch_id: int) -> None:
-        """Moves newer changes from the staging table to the mirror, under a lock on the table's record."""
-        ((floor,),) = connection.query(f'SELECT "floor" FROM {_TABLES} WHERE "id" = ? FOR UPDATE', self._id)
-        dialect, table, own = self._config.dialect, _full(self._name), self._id
-        joined = dialect.delete_joined
-        connection.execute(f'DELETE FROM {stage} WHERE "seq" < ?', str(floor or ""))
-        newer = f'{{s}}."{ID}" = {{t}}."id" AND {{s}}."{SEQUENCE}" >= {{t}}."seq"'
-        connection.execute(joined(stage, table, newer))
-        newer = f'{{s}}."table_id" = \'{own}\' AND {{s}}."id" = {{t}}."id" AND {{s}}."seq" >= {{t}}."seq"'
-        connection.execute(joined(stage, _TOMBSTONES, newer))
-        connection.execute(joined(table, stage, f'{{s}}."id" = {{t}}."{ID}"'))
-        same = f'{{t}}."table_id" = \'{own}\' AND {{s}}."id" = {{t}}."id"'
-        connection.execute(joined(_TOMBSTONES, stage, same))
-        ((rows, ids),) = connection.query(f'SELECT COUNT(*), COUNT(DISTINCT "id") FROM {stage}')
-        select = "SELECT" if rows == ids else "SELECT DISTINCT"
-        connection.execute(
-            f'INSERT INTO {_TOMBSTONES} ("table_id", "id", "seq")'
-            f' {select} \'{own}\', "id", "seq" FROM {stage} WHERE "deleted" = 1'
+    def _staged(self, values: list[str]) -> tuple[list[Column], list[Column]]:
+        """Returns columns that mark rows which the database would refuse even in a staging table, and the
+        columns with the values."""
+        columns = {name: f.col(quoted(name)) for name in self.columns}
+        if not self._config.dialect.refuses_nul:
+            return [], [column.alias(value) for column, value in zip(columns.values(), values, strict=True)]
+        bad = {name: columns[name].contains("\0") for name, kind in self.columns.items() if kind == "string"}
+        staged = [
+            (f.when(~bad[name], column) if name in bad else column).alias(value)
+            for (name, column), value in zip(columns.items(), values, strict=True)
+        ]
+        if not bad:
+            return [], staged
+        named_column = f.coalesce(*(f.when(is_bad, f.lit(name)) for name, is_bad in bad.items()))
+        shown = f.coalesce(
+            *(f.when(is_bad, f.to_json(f.array(columns[name]))) for name, is_bad in bad.items())
         )
+        is_refused = reduce(Column.__or__, (f.coalesce(is_bad, f.lit(False)) for is_bad in bad.values()))
+        dialect = self._config.dialect.name
+        refused = {
+            "column_name": named_column,
+            # Without the brackets of the array.
+            "value": shown.substr(f.lit(2), f.length(shown) - 2),
+            "reason": f.when(is_refused, f.lit(f"{NUL}, which {dialect} cannot store")),
+            "row": f.when(
+                is_refused, f.to_json(f.struct(*(column.alias(name) for name, column in columns.items())))
+            ),
+        }
+        return [column.alias(name) for name, column in refused.items()], staged
+
+    def quarantined(self) -> tuple[int, list[Refusal]]:
+        own = f'FROM {QUARANTINE} WHERE "table_id" = ?'
+        with self._target.transaction() as connection:
+            if not is_there(connection, (SCHEMA, "quarantine")):
+                return 0, []
+            ((count,),) = connection.query(f"SELECT COUNT(*) {own}", self._id)
+            found = connection.query(
+                f'SELECT "key", "column_name", "value", "reason" {own} ORDER BY "id" LIMIT {LISTED_MAX}',
+                self._id,
+            )
+        return int(count or 0), [
+            Refusal(self.notes.table, str(key), column or "", value or "", str(reason))
+            for key, column, value, reason in found
+        ]
+
+    # The index on the natural key
+
+    def _index(self) -> KeyIndex | None:
+        newest = self.notes.newest
+        names = {name.lower(): name for name in self.columns}
+        # Without a primary key, all columns together identify a row; an index on them helps nobody.
+        is_keyless = newest is None or newest.is_keyless
+        key = [] if newest is None or is_keyless else [names.get(name.lower()) for name in newest.key]
+        if None in key:
+            # With mirror.schema_changes = "ignore", a mirror may lack a column of the key.
+            return None
+        columns = [name for name in key if name is not None]
+        return KeyIndex(self._config.dialect, self._name, columns, [self.columns[name] for name in columns])
+
+    def ensure_index(self) -> None:
+        """Creates the index on the columns of the source's primary key, unless it is there."""
+        index = self._index()
+        if index is None:
+            return
+        try:
+            with self._target.transaction() as connection:
+                if index.create(connection):
+                    _log.info("%s: created the index %s", self.notes.table, index.name)
+        except DatabaseError as error:
+            # The mirror is right without it; only queries by key are slow.
+            _log.warning("%s has no index on its key: %s", self.notes.table, error)
+
+    def _drop_index(self) -> bool:
+        with self._target.transaction() as connection:
+            return KeyIndex(self._config.dialect, self._name, (), ()).drop(connection)
+
+    # Dropped tables
+
+    def archive(self, sequence: str) -> None:
+        """Copies the rows from before a drop to another table, again if a run ended in the middle of that."""
+        archive = (self._name[0], self._archive_name(sequence))
         names = ", ".join(named(name) for name in (ID, KEY, SEQUENCE, *self.columns))
-        values = ", ".join(
-            dialect.read(f'"c{number}"', kind) for number, kind in enumerate(self.columns.values())
-        )
-        connection.execute(
-            f'INSERT INTO {table} ({names}) {select} "id", "key", "seq", {values}'
-            f' FROM {stage} WHERE "deleted" = 0'
-        )
-        connection.execute(
-            f'UPDATE {_TABLES} SET "app" = ?, "batch" = ? WHERE "id" = ?', query_id, batch_id, self._id
-        )
+        with self._target.transaction() as connection:
+            connection.execute(f"DROP TABLE IF EXISTS {full_name(archive)}")
+            connection.execute(self._config.dialect.copy_empty(full_name(self._name), full_name(archive)))
+            connection.execute(
+                f"INSERT INTO {full_name(archive)} ({names}) SELECT {names} FROM {full_name(self._name)}"
+                f" WHERE {named(SEQUENCE)} < ?",
+                sequence,
+            )
+        _log.warning("%s was dropped; its rows are in %s", self.notes.table, ".".join(archive))
+
+    def _archive_name(self, sequence: str) -> str:
+        end = ARCHIVED + hashed(sequence)[:12]
+        name = self._name[1]
+        while len((name + end).encode()) > min(self._config.dialect.name_bytes_max, 64):
+            name = name[:-1]
+        return name + end
+
+    def discard(self) -> None:
+        """Drops the table and everything that is stored about it."""
+        with self._target.transaction() as connection:
+            connection.execute(f"DROP TABLE IF EXISTS {full_name(self._name)}")
+            for table in (TOMBSTONES, QUARANTINE):
+                connection.execute(f'DELETE FROM {table} WHERE "table_id" = ?', self._id)
+            connection.execute(f'DELETE FROM {TABLES} WHERE "id" = ?', self._id)
+        _log.warning("%s was dropped; its mirror is gone", self.notes.table)
 
     def rows(self) -> DataFrame:
         """Returns the rows with the source's columns and their key."""
@@ -274,7 +421,7 @@ class JdbcMirror:
             f'{dialect.text_of(named(column), kind)} AS "{name}"'
             for name, (column, kind) in zip(names, self.columns.items(), strict=True)
         ]
-        query = f"SELECT {', '.join((named(KEY), *texts))} FROM {_full(self._name)}"
+        query = f"SELECT {', '.join((named(KEY), *texts))} FROM {full_name(self._name)}"
         reader = self._target.spark.read.format("jdbc").options(**self._config.options())
         frame = reader.option("query", query).option("fetchsize", STAGE_ROWS).load()
         return frame.select(
@@ -295,27 +442,3 @@ def _require_free(columns: Mapping[str, str]) -> None:
         raise MirrorError(
             f"column {ID} has a name that the mirror needs itself", hint="list the table in source.exclude"
         )
-
-
-def _full(name: TableName) -> str:
-    return f"{named(name[0])}.{named(name[1])}"
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _table_id(name: TableName) -> str:
-    # Either part may contain a dot.
-    return _hash("\0".join(name))
-
-
-def _is_there(connection: Connection, name: TableName) -> bool:
-    return bool(_columns(connection, name))
-
-
-def _columns(connection: Connection, name: TableName) -> list[str]:
-    found = connection.query(
-        "SELECT column_name FROM information_schema.columns WHERE table_schema = ? AND table_name = ?", *name
-    )
-    return [str(column) for (column,) in found]

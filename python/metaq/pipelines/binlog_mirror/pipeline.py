@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from metaq.errors import CommandError, MetaqError
 from metaq.pipelines import Plan, Progress, Report, Verification
-from metaq.pipelines.binlog_mirror.apply import Applier
+from metaq.pipelines.binlog_mirror.apply import Applied, Applier
 from metaq.pipelines.binlog_mirror.config import MirrorConfig, read_mirror_config
 from metaq.pipelines.binlog_mirror.delta import DeltaTarget
 from metaq.pipelines.binlog_mirror.errors import MirrorError
@@ -21,7 +23,9 @@ from metaq.pipelines.binlog_mirror.target import Target
 from metaq.pipelines.binlog_mirror.verify import Verifier
 from metaq.pipelines.binlog_sync.config import SECTIONS, read_config
 from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_without_head
-from metaq.pipelines.spark_runtime import QueryStart, run_query, spark_errors, spark_session
+from metaq.pipelines.quiet_failures import quiet_failures
+from metaq.pipelines.spark_runtime import LagUpdate, QueryStart, run_query, spark_errors, spark_session
+from metaq.pipelines.topic_lag import LagWatch, done_offsets, ended_offsets
 
 NAME: Final = "binlog-mirror"
 
@@ -46,9 +50,10 @@ class BinlogMirror:
         """Inspects the topic and the existing mirrors; raises MetaqError."""
         config = self._config
         queues = find_queues(config.nameservers, config.topic)
+        warnings = [] if queues else [f"there is no topic {config.topic} yet; binlog-sync creates it"]
         with spark_session(NAME, config.spark) as spark, spark_errors():
             target = self._target(spark)
-            tables = [self._planned(target, name) for name in target.tables()]
+            tables = [self._planned(target, name, warnings) for name in target.tables()]
             master = spark.sparkContext.master
         facts: dict[str, object] = {
             "topic": f"{config.topic} at {config.nameservers}",
@@ -58,7 +63,6 @@ class BinlogMirror:
             "changes": f"of definitions: {config.schema_changes}",
             "spark": master,
         }
-        warnings = [] if queues else [f"there is no topic {config.topic} yet; binlog-sync creates it"]
         return Plan(facts, tables, warnings)
 
     def _target(self, spark: SparkSession) -> Target:
@@ -66,9 +70,14 @@ class BinlogMirror:
             return JdbcTarget(spark, self._config.jdbc)
         return DeltaTarget(spark, self._config.path)
 
-    def _planned(self, target: Target, name: tuple[str, str]) -> dict[str, object]:
+    def _planned(self, target: Target, name: tuple[str, str], warnings: list[str]) -> dict[str, object]:
         table = target.open(name)
         assert table is not None
+        count, _ = table.quarantined()
+        if count:
+            warnings.append(f"{table.notes.table} has {count:,} rows in quarantine")
+        if table.notes.skipped:
+            warnings.append(f"{table.notes.table} is skipped: {table.notes.skip_reason}")
         return {
             "table": ".".join(name),
             "columns": len(table.columns),
@@ -86,17 +95,14 @@ class BinlogMirror:
         applier = Applier(config, self._target)
 
         def update(progress: Progress) -> None:
-            applied = applier.applied
-            progress.rows, progress.bytes = applied.rows, applied.bytes
-            progress.details |= {
-                "messages": applied.messages,
-                "batches": applied.batches,
-                "tables": len(applied.tables),
-            }
-            if applied.committed_s:
-                progress.details["behind_source_s"] = round(max(time.time() - applied.committed_s, 0.0), 1)
+            update_progress(progress, applier.applied)
 
-        with spark_session(NAME, config.spark) as spark, spark_errors():
+        with (
+            spark_session(NAME, config.spark) as spark,
+            spark_errors(),
+            quiet_failures(spark),
+            LagWatch(config.nameservers, config.topic, done_offsets(spark, config.checkpoint)) as watch,
+        ):
             failures: list[MetaqError] = []
 
             def apply(frame: DataFrame, batch_id: int) -> None:
@@ -117,7 +123,7 @@ class BinlogMirror:
             )
             start = QueryStart(writer, once=config.once, interval_s=config.interval_s)
             try:
-                return run_query(start, update, report, stop)
+                return run_query(start, update, report, stop, lag_update(watch))
             except CommandError as error:
                 raise (failures[-1] if failures else error) from None
 
@@ -126,6 +132,47 @@ class BinlogMirror:
         source = read_config(self._file)
         with spark_session(NAME, self._config.spark) as spark, spark_errors():
             return Verifier(spark, self._target(spark), source, limit).verify(wait_s)
+
+
+def update_progress(progress: Progress, applied: Applied) -> None:
+    """Fills in the progress, also within a batch."""
+    progress.rows, progress.bytes = applied.rows, applied.bytes
+    details = progress.details
+    details |= {
+        "messages": applied.messages,
+        "batches": applied.batches,
+        "tables": len(applied.tables),
+        "quarantined": applied.quarantined,
+        "skipped": ", ".join(sorted(applied.skipped)) or None,
+        "newest_commit": _moment(applied.committed_s) if applied.committed_s else None,
+    }
+    batch, now_s = applied.batch, time.monotonic()
+    details |= {
+        "batch_rows": None if batch is None else batch.rows,
+        "batch_rows_done": None if batch is None else batch.rows_done,
+        "batch_s": None if batch is None else round(now_s - batch.begun_s, 1),
+        "step": "waiting" if batch is None else batch.step,
+        "step_s": None if batch is None else round(now_s - batch.step_begun_s, 1),
+    }
+
+
+def _moment(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def lag_update(watch: LagWatch) -> LagUpdate:
+    """Returns a function that reports the lag behind the topic; unknown rather than wrong."""
+
+    def update(query: StreamingQuery, progress: Progress) -> None:
+        last = query.lastProgress
+        done = None if last is None else ended_offsets(last)
+        if done is not None:
+            watch.set_done(done)
+        found = watch.lag() if query.isActive else watch.look_now()
+        progress.lag_s = None if found is None else found.seconds
+        progress.details["messages_left"] = None if found is None else found.messages
+
+    return update
 
 
 def _stream(spark: SparkSession, config: MirrorConfig) -> DataFrame:

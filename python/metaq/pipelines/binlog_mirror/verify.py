@@ -7,7 +7,8 @@ sides are compared as values of Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,7 +20,8 @@ from pyspark.sql import functions as f
 from metaq.pipelines import DifferingKey, TableVerification, Verification
 from metaq.pipelines.binlog_mirror.columns import KEY
 from metaq.pipelines.binlog_mirror.decode import key_of, mirrored, texts, typed_value
-from metaq.pipelines.binlog_mirror.notes import TableName
+from metaq.pipelines.binlog_mirror.notes import Notes, TableName
+from metaq.pipelines.binlog_mirror.refusals import Refusal
 from metaq.pipelines.binlog_mirror.target import Target
 from metaq.pipelines.binlog_sync.config import BinlogConfig
 from metaq.pipelines.binlog_sync.errors import Unsuitable
@@ -109,6 +111,9 @@ class Verifier:
         mirror = self._target.open(name)
         if mirror is None:
             return TableVerification(full_name, note="it has no mirror")
+        if table is None and mirror.notes.dropped:
+            note = "the source has dropped this table, and its mirror is kept"
+            return TableVerification(full_name, mirror_rows=mirror.rows().count(), note=note, is_kept=True)
         names = {} if definition is None else {column.name.lower() for column in definition.columns}
         # mirror.schema_changes decides which columns only one side has, so only common ones are compared.
         columns = {
@@ -134,6 +139,7 @@ class Verifier:
         if differing:
             keys = self._keys(name, definition, side, rows, listed)
         unlisted = len(differing) - len(listed)
+        quarantined, refusals = mirror.quarantined()
         return TableVerification(
             full_name,
             source_rows=sum(count for count, _ in sourced.values()),
@@ -142,8 +148,9 @@ class Verifier:
             # A chunk without differing keys has become equal meanwhile.
             differing_chunks=len(set(keys.values())) + unlisted,
             unlisted_chunks=unlisted,
-            keys=tuple(keys),
-            note="" if definition is not None else "the source does not have this table",
+            keys=with_reasons(keys, refusals),
+            quarantined=quarantined,
+            note=_note(mirror.notes, is_there=definition is not None),
         )
 
     def _keys(
@@ -169,6 +176,7 @@ class Verifier:
             self._source, min(READ_ROWS, selected.chunk_rows), min(READ_BYTES, selected.chunk_bytes)
         )
         cursor: Cursor | None = None
+        seen: set[bytes] = set()
         try:
             while True:
                 try:
@@ -177,8 +185,13 @@ class Verifier:
                     return
                 if chunk is None:
                     return
-                if chunk.rows:
-                    lines: Any = pa.table({"row": [_encode(row).decode() for row in chunk.rows]})
+                for rows in chunk.portions():
+                    encoded = [_encode(row) for row in rows]
+                    if chunk.definition.is_keyless:
+                        encoded = _unseen(encoded, seen)
+                    if not encoded:
+                        continue
+                    lines: Any = pa.table({"row": [line.decode() for line in encoded]})
                     frame = self._spark.createDataFrame(lines)
                     parsed = frame.select(texts(f.col("row"), chunk.definition).alias("r"))
                     yield parsed.select(
@@ -190,6 +203,32 @@ class Verifier:
                 cursor = Cursor("", chunk.definition.key, chunk.last)
         finally:
             chunks.close()
+
+
+def _unseen(rows: list[bytes], seen: set[bytes]) -> list[bytes]:
+    """Returns each row once: without a primary key, a mirror has one of several equal rows."""
+    fresh = []
+    for row in rows:
+        digest = hashlib.blake2b(row, digest_size=16).digest()
+        if digest not in seen:
+            seen.add(digest)
+            fresh.append(row)
+    return fresh
+
+
+def with_reasons(keys: Iterable[DifferingKey], refusals: Iterable[Refusal]) -> tuple[DifferingKey, ...]:
+    """Adds to each key in quarantine why it is there."""
+    reasons = {refusal.key: refusal.summary for refusal in refusals}
+    return tuple(
+        replace(key, what=f"{key.what}; in quarantine: {reasons[key.key]}") if key.key in reasons else key
+        for key in keys
+    )
+
+
+def _note(notes: Notes, *, is_there: bool) -> str:
+    if notes.skipped:
+        return f"it is skipped: {notes.skip_reason}"
+    return "" if is_there else "the source does not have this table"
 
 
 def _sums(hashed: DataFrame) -> Sums:

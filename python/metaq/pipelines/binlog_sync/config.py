@@ -25,6 +25,8 @@ from metaq.pipelines.settings import (
 )
 
 KIB, MIB = 1024, 1024 * 1024
+MINIMAL, FULL = "minimal", "full"
+REREAD, WARN, STOP = "reread", "warn", "stop"
 
 _TABLES: Final = Texts('a list of DATABASE.TABLE, where * matches anything, such as ["shop.*"]')
 
@@ -40,12 +42,14 @@ SECTIONS: Final[Sections] = {
         "tables": Key(_TABLES),
         "exclude": Key(_TABLES, ()),
         "unsuitable": Key(Choice(("error", "skip")), "error"),
+        "cascades": Key(Choice((REREAD, WARN, STOP)), None),
         "server_id": Key(Number(1, 2**32 - 1), None),
     },
     "topic": {
         "namesrv": NAMESRV,
         "name": TOPIC_NAME,
         "queues": Key(Number(1, 1024), 8),
+        "row_image": Key(Choice((MINIMAL, FULL)), MINIMAL),
         "compression": Key(Choice((*FORMATS, "none")), "lz4"),
         "message_bytes": Key(Bytes(KIB, 2 * MIB), 256 * KIB),
         "buffer_bytes": Key(Bytes(MIB, 4096 * MIB), 64 * MIB),
@@ -54,6 +58,8 @@ SECTIONS: Final[Sections] = {
         "enabled": Key(Flag(), True),
         "chunk_rows": Key(Number(1, 1_000_000), 5_000),
         "chunk_bytes": Key(Bytes(KIB, 4096 * MIB), 32 * MIB),
+        "reread_rows_per_second": Key(Number(0), 10_000),
+        "reread_interval_s": Key(Seconds(0, 86_400), 60.0),
     },
     "state": {
         "file": Key(STATE_FILE),
@@ -75,16 +81,21 @@ class BinlogConfig:
     tables: tuple[str, ...]
     exclude: tuple[str, ...]
     unsuitable: str
+    cascades: str
+    """The policy for foreign keys whose actions change rows."""
     server_id: int
     nameservers: str
     topic: str
     queues: int
+    row_image: str
     compression: Format | None
     message_bytes: int
     buffer_bytes: int
     snapshot: bool
     chunk_rows: int
     chunk_bytes: int
+    reread_rows_per_second: int
+    reread_interval_s: float
     state_file: Path
     save_interval_s: float
 
@@ -112,7 +123,7 @@ SYSTEM_DATABASES: Final = frozenset(("mysql", "information_schema", "performance
 def read_config(path: Path) -> BinlogConfig:
     """Reads and checks the file; raises ConfigError."""
     # binlog-mirror has sections in the same file and checks them itself.
-    values = read_sections(path, SECTIONS, ignored=("mirror", "jdbc", "spark"))
+    values = read_sections(path, SECTIONS, ignored=("mirror", "tables", "jdbc", "spark"))
     source, topic, snapshot, state = (values[name] for name in ("source", "topic", "snapshot", "state"))
     for name in ("tables", "exclude"):
         for pattern in source[name]:
@@ -132,19 +143,32 @@ def read_config(path: Path) -> BinlogConfig:
         tables=source["tables"],
         exclude=source["exclude"],
         unsuitable=source["unsuitable"],
+        cascades=_cascades(path, source["cascades"], may_read_tables=snapshot["enabled"]),
         server_id=source["server_id"] or _own_server_id(state_file, topic["name"]),
         nameservers=";".join(topic["namesrv"]),
         topic=topic["name"],
         queues=topic["queues"],
+        row_image=topic["row_image"],
         compression=None if topic["compression"] == "none" else topic["compression"],
         message_bytes=topic["message_bytes"],
         buffer_bytes=topic["buffer_bytes"],
         snapshot=snapshot["enabled"],
         chunk_rows=snapshot["chunk_rows"],
         chunk_bytes=snapshot["chunk_bytes"],
+        reread_rows_per_second=snapshot["reread_rows_per_second"],
+        reread_interval_s=snapshot["reread_interval_s"],
         state_file=state_file,
         save_interval_s=state["save_interval_s"],
     )
+
+
+def _cascades(path: Path, wanted: str | None, *, may_read_tables: bool) -> str:
+    if wanted == REREAD and not may_read_tables:
+        raise ConfigError(
+            f'{path}: source.cascades is "{REREAD}", but snapshot.enabled is false',
+            hint=f'set snapshot.enabled = true, or source.cascades = "{WARN}" or "{STOP}"',
+        )
+    return wanted or (REREAD if may_read_tables else WARN)
 
 
 def _own_server_id(state_file: Path, topic: str) -> int:

@@ -2,18 +2,23 @@
 describes them for other readers. No other module knows a field's name.
 
     rows      {"v": 1, "kind": "rows", "database", "table", "schema", "committed",
-               "changes": [{"seq", "op", "row"}, …]}
+               "changes": [{"seq", "op", "row", "before"}, …]}
     schema    {"v": 1, "kind": "schema", "seq", "database", "table", "schema", "columns", "key", "queue"}
     snapshot  {"v": 1, "kind": "snapshot", "seq", "database", "table", "state", "begun", "queues", "queue"}
     ddl       {"v": 1, "kind": "ddl", "seq", "database", "action", "tables", "names", "statement", "queues",
                "queue"}
+    range     {"v": 1, "kind": "range", "seq", "database", "table", "column", "first", "last", "begun",
+               "queues", "queue"}
     queues    {"v": 1, "kind": "queues", "seq", "queues", "queue"}
+
+`before` is the whole row before an update or a delete; it is there if topic.row_image is "full".
 
 Messages of the kind `rows` go to the queue of their rows' keys. All others are barriers: each queue gets one.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,6 +41,7 @@ class Kind:
     SCHEMA: Final = "schema"
     SNAPSHOT: Final = "snapshot"
     DDL: Final = "ddl"
+    RANGE: Final = "range"
     QUEUES: Final = "queues"
 
 
@@ -52,6 +58,7 @@ class Field:
     SEQUENCE: Final = "seq"
     OPERATION: Final = "op"
     ROW: Final = "row"
+    BEFORE: Final = "before"
 
 
 SPARK_SCHEMA: Final = (
@@ -70,9 +77,14 @@ INSERT, UPDATE, DELETE, SNAPSHOT = "insert", "update", "delete", "snapshot"
 _ROWS_MESSAGE: Final = f'%b,"{Field.COMMITTED}":%d,"{Field.CHANGES}":[%b]}}'.encode()
 
 
-def encode_change(sequence: str, operation: str, row: Mapping[str, object]) -> bytes:
+def encode_change(
+    sequence: str, operation: str, row: Mapping[str, object], before: Mapping[str, object] | None = None
+) -> bytes:
     """Encodes one change of one row; bytes become base64."""
-    return _encode({Field.SEQUENCE: sequence, Field.OPERATION: operation, Field.ROW: row})
+    change: dict[str, object] = {Field.SEQUENCE: sequence, Field.OPERATION: operation, Field.ROW: row}
+    if before is not None:
+        change[Field.BEFORE] = before
+    return _encode(change)
 
 
 def rows_head(database: str, table: str, schema: int) -> bytes:
@@ -177,6 +189,50 @@ class SnapshotBarrier:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeBarrier:
+    """The end of reading a range of keys again: rows of the range with a number below `begun` are gone."""
+
+    kind: ClassVar[str] = Kind.RANGE
+    sequence: str
+    database: str
+    table: str
+    column: str
+    """The first column of the primary key, which has whole numbers."""
+    first: int | None
+    last: int | None
+    begun: str
+    queues: int
+
+    def fields(self) -> dict[str, object]:
+        return {
+            "database": self.database,
+            "table": self.table,
+            "column": self.column,
+            "first": self.first,
+            "last": self.last,
+            "begun": self.begun,
+            "queues": self.queues,
+        }
+
+    @classmethod
+    def decode(cls, document: Mapping[str, Any]) -> Self:
+        """Raises KeyError, TypeError or ValueError."""
+        first, last = (None if document[end] is None else int(document[end]) for end in ("first", "last"))
+        if not re.fullmatch(r"[0-9a-f-]+", document["begun"]):
+            raise ValueError(f"{document['begun']!r} is not a sequence number")
+        return cls(
+            document["seq"],
+            document["database"],
+            document["table"],
+            document["column"],
+            first,
+            last,
+            document["begun"],
+            int(document["queues"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DdlBarrier:
     """A statement that may change definitions or remove rows."""
 
@@ -226,7 +282,7 @@ class QueuesBarrier:
         return {"queues": self.queues}
 
 
-Barrier = SchemaBarrier | SnapshotBarrier | DdlBarrier | QueuesBarrier
+Barrier = SchemaBarrier | SnapshotBarrier | RangeBarrier | DdlBarrier | QueuesBarrier
 
 
 def barrier_message(barrier: Barrier, queue: int) -> bytes:
@@ -245,6 +301,7 @@ def barrier_message(barrier: Barrier, queue: int) -> bytes:
 _DECODERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Barrier]]] = {
     Kind.SCHEMA: SchemaBarrier.decode,
     Kind.SNAPSHOT: SnapshotBarrier.decode,
+    Kind.RANGE: RangeBarrier.decode,
     Kind.DDL: DdlBarrier.decode,
 }
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from metaq.errors import MetaqError
 from metaq.pipelines import Progress, Report
-from metaq.pipelines.binlog_sync.config import BinlogConfig
+from metaq.pipelines.binlog_sync.cascades import CASCADES_HINT, Cascades, cascade_warnings
+from metaq.pipelines.binlog_sync.config import FULL, REREAD, STOP, BinlogConfig
 from metaq.pipelines.binlog_sync.coordinates import Position
 from metaq.pipelines.binlog_sync.envelope import DELETE, INSERT, UPDATE, Kind, QueuesBarrier
 from metaq.pipelines.binlog_sync.errors import BinlogError
@@ -18,19 +20,23 @@ from metaq.pipelines.binlog_sync.reading.binlog_items import Begin, Commit, Idle
 from metaq.pipelines.binlog_sync.reading.binlog_stream import BinlogStream
 from metaq.pipelines.binlog_sync.reading.chunks import Chunk, ChunkReader
 from metaq.pipelines.binlog_sync.reading.database import DatabaseServer, SourceTable
+from metaq.pipelines.binlog_sync.reading.foreign_keys import ForeignKeys, Name
 from metaq.pipelines.binlog_sync.reading.read_position import ReadPosition
 from metaq.pipelines.binlog_sync.reading.xa import XaTransactions
 from metaq.pipelines.binlog_sync.reporter import SyncReporter
+from metaq.pipelines.binlog_sync.reread_requests import RereadRequests, TableRequests
 from metaq.pipelines.binlog_sync.schema_changes import SchemaChanges
 from metaq.pipelines.binlog_sync.sequence import ROW_MAX, ChangeCounter
 from metaq.pipelines.binlog_sync.snapshot import Snapshot
 from metaq.pipelines.binlog_sync.tables import SyncedTables, TableSelection
 from metaq.pipelines.binlog_sync.values.rows import Row
-from metaq.pipelines.binlog_sync.writing.change_writer import ChangeWriter
+from metaq.pipelines.binlog_sync.writing.change_writer import Change, ChangeWriter
 from metaq.pipelines.binlog_sync.writing.checkpoint import Checkpoint
 from metaq.pipelines.binlog_sync.writing.outbox import Outbox, Stopped
 from metaq.pipelines.binlog_sync.writing.state import Cursor, StateFile, SyncState, TableState
 from metaq.pipelines.binlog_sync.writing.topic import as_queues
+
+_log = logging.getLogger(__name__)
 
 
 class Follower:
@@ -48,8 +54,10 @@ class Follower:
         skipped: set[str],
         *,
         lowers_names: bool = False,
+        foreign_keys: Callable[[list[Name] | None], ForeignKeys] = lambda tables: ForeignKeys(),
     ) -> None:
-        """`skipped` are the selected tables that are unsuitable."""
+        """`skipped` are the selected tables that are unsuitable; `foreign_keys` reads the foreign keys that
+        these tables, or all selected ones, have now."""
         self._config = config
         self._outbox = outbox
         self._stop = stop
@@ -62,7 +70,17 @@ class Follower:
         self._position = ReadPosition(state.flavour, Position(state.coordinates, state.gtid))
         self.selection = TableSelection(config, skipped)
         self.tables = SyncedTables(self._writer, self._checkpoint, self._counter)
-        self.snapshot = Snapshot(chunks, self.selection, self.tables, self._writer, self._counter, state)
+        self.snapshot = Snapshot(
+            chunks,
+            self.selection,
+            self.tables,
+            self._writer,
+            self._counter,
+            state,
+            rows_per_second=config.reread_rows_per_second,
+            interval_s=config.reread_interval_s,
+        )
+        self._requests = TableRequests(RereadRequests(config.state_file), self.tables, self.snapshot)
         self._schema_changes = SchemaChanges(
             self.selection,
             self.tables,
@@ -71,6 +89,8 @@ class Follower:
             self._counter,
             may_read_tables=config.snapshot,
         )
+        self._foreign_keys = foreign_keys
+        self._cascades = Cascades()
         self._in_transaction = False
         self._gtid = ""
 
@@ -86,6 +106,10 @@ class Follower:
     def position(self) -> Position:
         """The position to read on from after a lost connection."""
         return self._position.restart
+
+    def wants(self, database: str, table: str) -> bool:
+        """Returns whether changes of a table must be read: to send them, or because of foreign keys."""
+        return self.selection.selects(database, table) or self._cascades.watches(database, table)
 
     # Start and end
 
@@ -108,6 +132,7 @@ class Follower:
             if name not in self.tables:
                 database, _, table_name = name.partition(".")
                 self.tables.put(database, table_name, known)
+        self._watch_foreign_keys()
         self._checkpoint.passed(self.position)
 
     def announce_queues(self) -> None:
@@ -175,6 +200,7 @@ class Follower:
     def _begin(self, item: Begin) -> None:
         # Only now is it known that the waiting chunk belongs before this transaction.
         self.snapshot.send_before(item.coordinates)
+        self._reach_chunk()
         if self._xa.is_preparing:
             raise BinlogError(f"the binlog has an XA transaction without an end before {item.coordinates}")
         self._counter.begin(self._checkpoint.state.era, item.coordinates)
@@ -195,26 +221,78 @@ class Follower:
         while not self.snapshot.is_done and not self._stop.is_set():
             if not self.snapshot.advance(stream.coordinates, self._position.reached, self._xa.committed):
                 return
+            self._reach_chunk()
             self._checkpoint.passed(self.position)
             self._tick()
+
+    def _reach_chunk(self) -> None:
+        """Moves the position to the last chunk, so that the next one does not count as older."""
+        if self.snapshot.sent_at is not None:
+            self._position.reach(self.snapshot.sent_at)
+            self.snapshot.sent_at = None
 
     def _write_rows(self, item: Rows, *, is_xa: bool = False) -> None:
         if self._xa.is_preparing:
             self._xa.hold(item)
             return
-        table = self.tables.of_reader(item.reader)
+        reader = item.reader
+        if self._cascades.watches(reader.database, reader.table):
+            self._follow_cascades(item)
+            if not self.selection.selects(reader.database, reader.table):
+                return
+        table = self.tables.of_reader(reader)
+        if table.definition.is_keyless and item.operation != INSERT and self._config.snapshot:
+            # Another row with the same values may be left.
+            self.snapshot.mark_stale(table, "rows of a table without a primary key have changed")
         chunk = self.snapshot.undecided_chunk(table, is_xa=is_xa)
         changes = self._numbered(item, table.definition.key, chunk)
         self._writer.write(table.lanes, item.committed_s, changes)
 
-    def _numbered(
-        self, item: Rows, key: tuple[str, ...], chunk: Chunk | None
-    ) -> Iterator[tuple[str, str, Row]]:
+    def _numbered(self, item: Rows, key: tuple[str, ...], chunk: Chunk | None) -> Iterator[Change]:
         next_number = self._counter.next
-        for operation, row in _changes(item, key):
+        is_full = self._config.row_image == FULL
+        for operation, row, before in _changes(item, key):
             if chunk is not None:
                 chunk.take_out(row)
-            yield next_number(), operation, row
+            yield next_number(), operation, row, before if is_full else None
+
+    # Foreign keys
+
+    def _watch_foreign_keys(self, tables: list[Name] | None = None) -> None:
+        """Reads the foreign keys of these tables, or of all, and does what source.cascades says; raises
+        CommandError, BinlogError."""
+        found = self._foreign_keys(tables)
+        for text in cascade_warnings(found, self._config.cascades):
+            if self._config.cascades == STOP:
+                raise BinlogError(text, hint=CASCADES_HINT)
+            _log.warning("%s", text)
+        if self._config.cascades == REREAD:
+            if tables is None:
+                self._cascades.watch(found)
+            else:
+                self._cascades.update(found, tables)
+
+    def _follow_cascades(self, item: Rows) -> None:
+        for name in self._cascades.affected(item):
+            if (table := self.tables.get(".".join(name))) is not None:
+                parent = f"{item.reader.database}.{item.reader.table}"
+                self.snapshot.mark_stale(table, f"a foreign key may have changed it with {parent}")
+
+    def _foreign_keys_changed(self, item: Query, statement: ddl.Statement, stream: BinlogStream) -> None:
+        """Follows a statement that adds or removes foreign keys of selected tables."""
+        names = [name for name in statement.tables if self.wants(*name)]
+        is_dropped = ddl.drops_foreign_key(item.text)
+        if not names or not (is_dropped or ddl.changes_foreign_keys(item.text)):
+            return
+        if is_dropped and stream.committed_s < self._cascades.read_s:
+            # It was removed before the foreign keys were read, so nobody knows what it has done.
+            for name in names:
+                if (table := self.tables.get(".".join(name))) is not None:
+                    self.snapshot.restart(table, "it has lost a foreign key that was not known")
+        # A rename concerns the foreign keys of other tables too.
+        selected = [name for name in names if self.selection.selects(*name)]
+        self._watch_foreign_keys(None if statement.renamed else selected)
+        stream.forget_unwanted()
 
     # Statements
 
@@ -241,6 +319,8 @@ class Follower:
                 hint="a session has set another binlog_format; it must be ROW, also for other databases",
             )
         self._schema_changes.apply(item, statement)
+        if kind is ddl.Kind.TABLE:
+            self._foreign_keys_changed(item, statement, stream)
         if kind in (ddl.Kind.COMMIT, ddl.Kind.ROLLBACK) or not self._in_transaction:
             self._end_transaction(stream)
 
@@ -272,6 +352,7 @@ class Follower:
         # A source that sends nothing puts nothing, so nobody else would see a failed send.
         self._outbox.check()
         self._checkpoint.save_if_due()
+        self._requests.take()
         if self._reporter.is_due():
             self._report("following" if self.snapshot.is_done else "snapshot")
 
@@ -280,23 +361,25 @@ class Follower:
             phase,
             tables=len(self.tables),
             snapshots_left=len(self.snapshot.pending),
+            rereading=self.snapshot.rereading,
             xa_open=len(self._xa),
         )
 
 
-def _changes(item: Rows, key: tuple[str, ...]) -> Iterator[tuple[str, Row]]:
-    """Yields operations and rows. A delete has only the key; an update of the key becomes two changes."""
+def _changes(item: Rows, key: tuple[str, ...]) -> Iterator[tuple[str, Row, Row | None]]:
+    """Yields operations, rows, and the rows before. A delete has only the key; an update of the key becomes
+    two changes."""
     images = item.reader.images(item.images)
     if item.operation == UPDATE:
         for before, after in zip(images, images, strict=True):
             if any(before[name] != after[name] for name in key):
-                yield DELETE, {name: before[name] for name in key}
-                yield INSERT, after
+                yield DELETE, {name: before[name] for name in key}, before
+                yield INSERT, after, None
             else:
-                yield UPDATE, after
+                yield UPDATE, after, before
     elif item.operation == DELETE:
         for image in images:
-            yield DELETE, {name: image[name] for name in key}
+            yield DELETE, {name: image[name] for name in key}, image
     else:
         for image in images:
-            yield INSERT, image
+            yield INSERT, image, None

@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Self
 
 from metaq.client.sync import Client
 from metaq.errors import CommandError, NotDelivered
 from metaq.pipelines import Plan, Progress, Report
+from metaq.pipelines.binlog_sync.cascades import cascade_warnings
 from metaq.pipelines.binlog_sync.config import BinlogConfig, read_config
 from metaq.pipelines.binlog_sync.errors import StreamLost
 from metaq.pipelines.binlog_sync.follower import Follower
 from metaq.pipelines.binlog_sync.reading.binlog_stream import BinlogStream
-from metaq.pipelines.binlog_sync.reading.chunks import ChunkReader
+from metaq.pipelines.binlog_sync.reading.chunks import ChunkReader, KeyRange, range_count
 from metaq.pipelines.binlog_sync.reading.database import DatabaseServer, SourceDatabase, SourceTable
+from metaq.pipelines.binlog_sync.reading.foreign_keys import ForeignKeys
+from metaq.pipelines.binlog_sync.reread_requests import RereadRequests, range_column
 from metaq.pipelines.binlog_sync.writing.outbox import Outbox, Stopped
 from metaq.pipelines.binlog_sync.writing.state import StateFile, SyncState
 from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_for
@@ -28,9 +32,6 @@ GROUP: Final = "metaq-binlog-sync"
 CLOSE_TIMEOUT_S: Final = 15.0
 SEND_BUFFER_BYTES_MIN: Final = 32 * 1024 * 1024
 BACKOFF: Final = Backoff(first_s=0.2, max_s=10.0)
-_CASCADES: Final = (
-    "the binlog, and so the topic, lacks the changes that these foreign keys make by themselves: "
-)
 
 
 class BinlogSync:
@@ -54,9 +55,8 @@ class BinlogSync:
         state = self._state_file.load()
         with self._source.connect() as connection, self._source.errors():
             server = self._source.server(connection)
-            tables, faults = self._source.tables(connection)
-            cascades = self._source.cascades(connection)
-        self._check_tables(tables)
+            tables, faults = self._tables(connection)
+            foreign_keys = self._source.foreign_keys(connection)
         if state is not None:
             self._check_state(state, server)
         queues = find_queues(config.nameservers, config.topic)
@@ -71,8 +71,12 @@ class BinlogSync:
             "begins": "with a new state" if state is None else f"at {state.coordinates}, GTID {state.gtid}",
         }
         warnings = [f"{name} is skipped: {reason}" for name, reason in faults.items()]
-        if cascades:
-            warnings.append(_CASCADES + ", ".join(cascades))
+        warnings += [
+            f"{table} has no primary key: equal rows count as one; updates and deletes make it be read again"
+            for table in tables
+            if table.definition.is_keyless
+        ]
+        warnings += cascade_warnings(foreign_keys, config.cascades)
         if state is not None and state.server != server.identity:
             warnings.append(f"another server answers: {server.identity}, previously {state.server}")
         return Plan(facts, [self._planned(table, state) for table in tables], warnings)
@@ -87,18 +91,27 @@ class BinlogSync:
             snapshot = "whole" if known is None or not known.cursor or not known.cursor.last else "continues"
         return {
             "table": str(table),
-            "key": ", ".join(table.definition.key),
+            "key": "the whole row" if table.definition.is_keyless else ", ".join(table.definition.key),
             "columns": len(table.definition.columns),
             "rows": table.rows,
             "snapshot": snapshot,
         }
 
-    def _check_tables(self, tables: list[SourceTable]) -> None:
-        if not tables:
+    def _tables(self, connection: Any) -> tuple[list[SourceTable], dict[str, str]]:
+        """Returns the selected tables, and the reasons why others are skipped; raises CommandError."""
+        tables, faults = self._source.tables(connection)
+        if tables:
+            return tables, faults
+        config = self._config
+        if missing := self._source.missing_databases(connection):
             raise CommandError(
-                f"source.tables matches no table at {self._config.source}: {', '.join(self._config.tables)}",
-                hint="write DATABASE.TABLE, where * matches anything, and grant SELECT on the tables",
+                f"{config.source} has no database {', '.join(missing)} that {config.user} may see",
+                hint="check the names in source.tables; a user sees a database once it has SELECT on it",
             )
+        raise CommandError(
+            f"source.tables matches no table at {config.source}: {', '.join(config.tables)}",
+            hint="write DATABASE.TABLE, where * matches anything, and grant SELECT on the tables",
+        )
 
     def _check_state(self, state: SyncState, server: DatabaseServer) -> None:
         state.require_flavour(server.flavour.name, self._config.state_file)
@@ -107,6 +120,34 @@ class BinlogSync:
                 f"{self._config.state_file} belongs to topic {state.topic}, not {self._config.topic}",
                 hint="name another state.file for another topic",
             )
+
+    # Reading again
+
+    def reread(self, table: str, first: int | None, last: int | None, *, dry_run: bool) -> int:
+        """Asks the run, or the next one, to read a table again, or a range of its keys; returns how many rows
+        that is about. Raises MetaqError."""
+        with self._source.connect() as connection, self._source.errors():
+            tables, _ = self._tables(connection)
+            found = next((one for one in tables if str(one) == table), None)
+            if found is None:
+                raise CommandError(
+                    f"{table} is not synchronised",
+                    hint="write DATABASE.TABLE, as the plan prints it (--dry-run)",
+                )
+            rows = found.rows
+            if first is not None or last is not None:
+                column = range_column(found.definition)
+                if column is None:
+                    raise CommandError(
+                        f"{table} has no primary key that begins with a whole number, so it has no ranges",
+                        hint="omit --from and --to: the whole table is read",
+                    )
+                rows = range_count(connection, found.database, found.name, KeyRange(column, first, last))
+        if not self._config.snapshot:
+            raise CommandError("snapshot.enabled is false, so no table is read", hint="set it to true")
+        if not dry_run:
+            RereadRequests(self._config.state_file).put(table, first, last)
+        return rows
 
     # The run
 
@@ -154,6 +195,7 @@ class BinlogSync:
                 stop,
                 skipped,
                 lowers_names=server.lowers_names,
+                foreign_keys=self._foreign_keys,
             )
             try:
                 if has_new_queues:
@@ -178,8 +220,7 @@ class BinlogSync:
         """Returns the state to continue from, the tables, the names of tables to skip, and whether the topic
         has new queues."""
         config = self._config
-        tables, faults = self._source.tables(connection)
-        self._check_tables(tables)
+        tables, faults = self._tables(connection)
         for name, reason in faults.items():
             _log.warning("%s is skipped: %s", name, reason)
         state = self._state_file.load()
@@ -197,6 +238,10 @@ class BinlogSync:
         has_new_queues = queues != state.queues
         state.queues = queues
         return state, tables, set(faults), has_new_queues
+
+    def _foreign_keys(self, tables: Iterable[tuple[str, str]] | None) -> ForeignKeys:
+        with self._source.connect() as connection, self._source.errors():
+            return self._source.foreign_keys(connection, tables)
 
     def _new_state(self, connection: Any, server: DatabaseServer) -> SyncState:
         coordinates, gtid = server.flavour.position(connection)
@@ -220,7 +265,7 @@ class BinlogSync:
                 self._config.server_id,
                 position,
                 flavour=follower.flavour,
-                selects=follower.selection.selects,
+                selects=follower.wants,
                 refuse=follower.selection.refuse,
             )
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from metaq.pipelines import Progress, Report
@@ -28,7 +29,9 @@ class SyncReporter:
     def is_due(self) -> bool:
         return self._timer.is_due()
 
-    def report(self, phase: str, *, tables: int, snapshots_left: int, xa_open: int) -> None:
+    def report(
+        self, phase: str, *, tables: int, snapshots_left: int, rereading: Mapping[str, int], xa_open: int
+    ) -> None:
         progress, outbox = self.progress, self._outbox
         progress.phase = phase
         progress.rows, progress.bytes = outbox.rows, outbox.bytes
@@ -44,6 +47,7 @@ class SyncReporter:
             "retries": outbox.retries,
             "tables": tables,
             "snapshots_left": snapshots_left,
+            "rereading": dict(rereading),
             "xa_open": xa_open,
         }
         self._report(replace(progress))

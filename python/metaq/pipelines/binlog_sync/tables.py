@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,13 +57,15 @@ class SyncedTable:
     definition: Definition
     lanes: TableLanes
     cursor: Cursor | None
+    dropped: tuple[str, ...] = ()
+    """Columns that were dropped, in lower case."""
 
     @property
     def full_name(self) -> str:
         return f"{self.database}.{self.name}"
 
     def state(self) -> TableState:
-        return TableState(self.schema, self.definition, self.cursor)
+        return TableState(self.schema, self.definition, self.cursor, self.dropped)
 
 
 class SyncedTables:
@@ -75,6 +77,8 @@ class SyncedTables:
         self._counter = counter
         self._tables: dict[str, SyncedTable] = {}
         self._by_reader: dict[TableReader, SyncedTable] = {}
+        self._dropped: set[str] = set()
+        """Tables that were dropped, whose definitions readers may have forgotten."""
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -94,7 +98,9 @@ class SyncedTables:
     def put(self, database: str, name: str, state: TableState) -> SyncedTable:
         """Adds a table, or replaces it by another version."""
         lanes = self._writer.open_lanes(database, name, state.schema, state.definition.key)
-        table = SyncedTable(database, name, state.schema, state.definition, lanes, state.cursor)
+        table = SyncedTable(
+            database, name, state.schema, state.definition, lanes, state.cursor, state.dropped
+        )
         if table.full_name in self._tables:
             # Changes in the new lanes must not overtake those in the old ones.
             self._writer.wait_all()
@@ -107,10 +113,15 @@ class SyncedTables:
         """Returns the table with this definition; announces it if it is new."""
         table = self._tables.get(f"{database}.{name}")
         if table is not None and table.definition == definition:
+            if table.full_name in self._dropped:
+                self._dropped.discard(table.full_name)
+                self.announce(table)
             return table
         version = 1 if table is None else table.schema + 1
-        cursor = None if table is None else table.cursor
-        table = self.put(database, name, TableState(version, definition, cursor))
+        state = TableState(version, definition)
+        if table is not None:
+            state.cursor, state.dropped = table.cursor, table.dropped
+        table = self.put(database, name, state)
         self.announce(table)
         return table
 
@@ -124,6 +135,15 @@ class SyncedTables:
         self._by_reader[reader] = table
         return table
 
+    def note_dropped(self, names: Collection[tuple[str, str]], database: str = "") -> None:
+        """Lets the definitions of tables, or of a whole database, be sent again before their next rows."""
+        self._dropped |= {
+            table.full_name
+            for table in self
+            if (table.database, table.name) in names or table.database == database
+        }
+        self._by_reader.clear()
+
     def forget_readers(self) -> None:
         """Drops the readers of a stream that has ended."""
         self._by_reader.clear()
@@ -134,6 +154,11 @@ class SyncedTables:
             self._counter.current, table.database, table.name, table.schema, table.definition
         )
         self._writer.send_barrier(barrier, table.full_name)
+
+    def set_dropped(self, table: SyncedTable, columns: set[str]) -> None:
+        """Records columns that readers may have old values for."""
+        table.dropped = tuple(sorted(columns))
+        self._checkpoint.table_changed(table.full_name, table.state())
 
     def set_cursor(self, table: SyncedTable, cursor: Cursor) -> None:
         """Records the progress of a table's snapshot."""

@@ -14,16 +14,12 @@ in it (`log.id`, `log.at`) reveal a duplicate.
 from __future__ import annotations
 
 import contextlib
-import glob
 import logging
-import os
 import socket
-import stat
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -34,6 +30,8 @@ from metaq.client.sync import Client
 from metaq.errors import MetaqError, NotDelivered
 from metaq.pipelines import Progress, Report
 from metaq.pipelines.log_transport.followed import FollowedFile, Head, Line, Stamp
+from metaq.pipelines.log_transport.found_files import FoundFile, find_files, find_inode
+from metaq.pipelines.log_transport.gaps import find_gaps
 from metaq.pipelines.log_transport.line_properties import line_properties
 from metaq.pipelines.log_transport.positions import FilePosition, Positions
 from metaq.pipelines.report_timer import ReportTimer
@@ -90,7 +88,15 @@ class _OpenFile:
 
     def position(self) -> FilePosition:
         device, inode = self.file.key
-        return FilePosition(self.id, str(self.file.path), device, inode, self.file.head, self.sent_bytes)
+        return FilePosition(
+            self.id,
+            str(self.file.path),
+            device,
+            inode,
+            self.file.head,
+            self.sent_bytes,
+            self.file.stamp[1],
+        )
 
 
 class LogAgent:
@@ -100,6 +106,7 @@ class LogAgent:
         """Raises CommandError if another agent uses the same file of positions."""
         self._settings = settings
         self._positions = Positions(settings.state)
+        self._saved_ns = self._positions.saved_ns
         self._is_first_run = not settings.state.exists()
         self._known = {(kept.device, kept.inode): kept for kept in self._positions.kept}
         """Known files that are not open."""
@@ -162,6 +169,10 @@ class LogAgent:
     def _scan(self) -> None:
         """Opens files that are new or have grown, and forgets files that are gone."""
         found = find_files(self._settings.paths)
+        if self._saved_ns is not None:
+            for gap in find_gaps(self._positions.kept, found, self._saved_ns):
+                _log.warning("%s", gap)
+            self._saved_ns = None
         now = time.monotonic()
         for source in self._sources.values():
             has_name = found.pop(source.file.key, None) is not None
@@ -172,7 +183,7 @@ class LogAgent:
         wanted = [(file, True) for file in found.values()]
         # A file that was renamed beyond the patterns is still in its folder, perhaps with unsent lines.
         for key in self._known.keys() - found.keys():
-            moved = _find_inode(Path(self._known[key].path).parent, key)
+            moved = find_inode(Path(self._known[key].path).parent, key)
             if moved is None:
                 self._forget(key)
             elif self._differs(moved):
@@ -219,7 +230,11 @@ class LogAgent:
         self._quiet.pop(file.key, None)
         self._missed.pop(file.key, None)
         if kept is not None and not _is_same(file, kept):
-            _log.info("%s is not the file that was sent up to byte %d", path, kept.sent_bytes)
+            _log.warning(
+                "%s was truncated or replaced while it was not followed; lines after byte %d may be lost",
+                path,
+                kept.sent_bytes,
+            )
             kept = None
         source = _OpenFile(file, kept.id if kept else uuid.uuid4().hex, has_name=has_name)
         if kept is not None:
@@ -317,50 +332,6 @@ class LogAgent:
             (*(source.position() for source in self._sources.values()), *self._known.values())
         )
         self._save_due = time.monotonic() + self._settings.save_interval_s
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A file that a pattern matches."""
-
-    key: tuple[int, int]
-    path: Path
-    stamp: Stamp
-
-    @property
-    def size_bytes(self) -> int:
-        return self.stamp[0]
-
-
-def find_files(patterns: Iterable[str]) -> dict[tuple[int, int], FoundFile]:
-    """Returns regular files by device and inode, so a file with two names is listed once."""
-    found: dict[tuple[int, int], FoundFile] = {}
-    for pattern in patterns:
-        # A pattern may be absolute, which Path.glob refuses.
-        for name in sorted(glob.iglob(pattern, recursive=True)):  # noqa: PTH207
-            file = _found(Path(name))
-            if file is not None:
-                found.setdefault(file.key, file)
-    return found
-
-
-def _find_inode(directory: Path, key: tuple[int, int]) -> FoundFile | None:
-    try:
-        entries = [entry.name for entry in os.scandir(directory) if entry.inode() == key[1]]
-    except OSError:
-        return None
-    files = (_found(directory / name) for name in entries)
-    return next((file for file in files if file is not None and file.key == key), None)
-
-
-def _found(path: Path) -> FoundFile | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None  # Renamed just now; the next scan finds it.
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return FoundFile((status.st_dev, status.st_ino), path, (status.st_size, status.st_mtime_ns))
 
 
 def _is_same(file: FollowedFile, kept: FilePosition) -> bool:

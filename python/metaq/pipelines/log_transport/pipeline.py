@@ -10,7 +10,9 @@ from typing import Final, Self
 from metaq.config.kinds import Bytes, Text
 from metaq.errors import ConfigError
 from metaq.pipelines import Plan, Progress, Report
-from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent, find_files
+from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent
+from metaq.pipelines.log_transport.found_files import find_files
+from metaq.pipelines.log_transport.gaps import find_gaps
 from metaq.pipelines.log_transport.positions import FilePosition, Positions
 from metaq.pipelines.log_transport.standard_input import send_stream
 from metaq.pipelines.settings import (
@@ -79,18 +81,20 @@ class LogTransport:
         facts: dict[str, object] = {"topic": f"{settings.topic} at {settings.nameserver}"}
         if self._reads_standard_input:
             return Plan({**facts, "reads": "standard input, to its end"})
+        found = find_files(settings.paths)
         with Positions(settings.state) as positions:
             known = {(kept.device, kept.inode): kept for kept in positions.kept}
+            gaps = [] if positions.saved_ns is None else find_gaps(positions.kept, found, positions.saved_ns)
         rows = [
             {
                 "file": str(file.path),
                 "bytes": file.size_bytes,
                 "sent": self._begins(known.get(key), file.size_bytes, is_first_run=not known),
             }
-            for key, file in sorted(find_files(settings.paths).items(), key=lambda item: item[1].path)
+            for key, file in sorted(found.items(), key=lambda item: item[1].path)
         ]
         warnings = [] if rows else [f"no file matches {' or '.join(settings.paths)} yet"]
-        return Plan({**facts, "state": str(settings.state)}, rows, warnings)
+        return Plan({**facts, "state": str(settings.state)}, rows, [*warnings, *gaps])
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
         """Runs until `stop` is set, or to the end of standard input; raises MetaqError."""

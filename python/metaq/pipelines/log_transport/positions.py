@@ -25,6 +25,8 @@ class FilePosition:
     inode: int
     head: Head
     sent_bytes: int
+    written_ns: int = 0
+    """When it was last written to, as far as the agent has seen; 0 if that is not known."""
 
 
 class Positions:
@@ -44,6 +46,8 @@ class Positions:
                 f"{path}: another log transport keeps its positions there",
                 hint="stop it, or name another state.file",
             ) from None
+        self.saved_ns = path.stat().st_mtime_ns if path.exists() else None
+        """When the positions were saved last; None if they never were."""
         try:
             self._kept = self._file.load(_decode) or ()
         except BaseException:
@@ -67,6 +71,7 @@ class Positions:
                 "head_bytes": position.head.size_bytes,
                 "head_digest": position.head.digest,
                 "sent_bytes": position.sent_bytes,
+                "written_ns": position.written_ns,
             }
             for position in positions
         ]
@@ -95,6 +100,7 @@ def _decode(content: bytes) -> tuple[FilePosition, ...]:
                 int(row["inode"]),
                 Head(int(row["head_bytes"]), str(row["head_digest"])),
                 int(row["sent_bytes"]),
+                int(row.get("written_ns", 0)),
             )
             for row in json.loads(content)["files"]
         )

@@ -27,6 +27,7 @@ from metaq.client.producer.arrow_rows import Numbers, Pairs, Rows, Texts
 from metaq.errors import InvalidMessage
 from metaq.protocol.properties import SYSTEM_NAMES
 from metaq.spark.errors import OptionError
+from metaq.spark.schema import COLUMN_NAMES
 
 _T = TypeVar("_T")
 
@@ -69,6 +70,11 @@ COLUMNS: Final[dict[str, Column]] = {
     "deliverAt": Column("timestamp", lambda kind: isinstance(kind, TimestampType)),
 }
 _BY_LOWER_NAME: Final = {name.lower(): name for name in COLUMNS}
+ONLY_READ: Final = frozenset(COLUMN_NAMES) - COLUMNS.keys()
+"""Columns that the source has and the sink does not."""
+_ONLY_READ_LOWER: Final = {name.lower() for name in ONLY_READ}
+_ORIGIN: Final = ("topic", "brokerName", "queueId")
+"""Columns that say where a message was read."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +84,21 @@ class Layout:
     places: dict[str, int]
     topic: str | None
     """The topic of rows that name none."""
+    is_as_read: bool = False
+    """Whether the table has columns that only the source has: its rows were read from a topic."""
 
     @classmethod
     def of(cls, schema: StructType, topic: str | None) -> Layout:
-        """Checks a schema. Raises OptionError, which names the column and its types."""
+        """Checks a schema. Raises OptionError, which names the column and its types.
+
+        Rows that were read can be written as they are: columns that only the source has are ignored. If the
+        option `topic` is given, the rows go there, and where they were read does not matter.
+        """
         places: dict[str, int] = {}
+        is_as_read = any(field.name.lower() in _ONLY_READ_LOWER for field in schema.fields)
         for place, field in enumerate(schema.fields):
+            if field.name.lower() in _ONLY_READ_LOWER:
+                continue
             name = _BY_LOWER_NAME.get(field.name.lower())
             if name is None:
                 raise OptionError(
@@ -98,6 +113,8 @@ class Layout:
                     hint=f"the sink takes {column.accepted} there",
                 )
             places[name] = place
+        if is_as_read and topic is not None:
+            places = {name: place for name, place in places.items() if name not in _ORIGIN}
         if "body" not in places:
             raise OptionError("there is no column body", hint="give one that is binary or string")
         if "topic" not in places and topic is None:
@@ -106,7 +123,7 @@ class Layout:
             )
         if "brokerName" in places and "queueId" not in places:
             raise OptionError("the column brokerName is there without queueId", hint="give both, or neither")
-        return cls(places, topic)
+        return cls(places, topic, is_as_read)
 
     def topics(self, batch: pa.RecordBatch) -> Iterable[str]:
         """Returns all topics of a batch."""
@@ -130,13 +147,16 @@ class Layout:
             topics=_maybe(_texts, column("topic")),
             tags=_maybe(_texts, column("tags")),
             keys=_maybe(_keys, column("keys")),
-            properties=_maybe(_pairs, column("properties")),
+            properties=_maybe(self._pairs, column("properties")),
             sharding_keys=_maybe(_texts, column("shardingKey")),
             brokers=_maybe(_texts, column("brokerName")),
             queue_ids=_maybe(_numbers, column("queueId")),
             delay_levels=_maybe(_numbers, column("delayLevel")),
             deliver_ms=_maybe(_milliseconds, column("deliverAt")),
         )
+
+    def _pairs(self, array: pa.Array) -> Pairs:
+        return _pairs(_without_system_names(array) if self.is_as_read else array)
 
 
 def _maybe(read: Callable[[Any], _T], array: Any) -> _T | None:
@@ -193,6 +213,23 @@ def _keys(array: pa.Array) -> Texts:
             "the column keys holds a key that is empty or has white space, which separates keys"
         )
     return _texts(pc.binary_join(array.cast(pa.list_(pa.string())), " "))
+
+
+def _without_system_names(array: pa.Array) -> pa.Array:
+    """Returns the properties without those that the system sets for each message itself."""
+    if len(array) == 0:
+        return array
+    offsets, first, last = _offsets(array)
+    names, values = array.keys.slice(first, last - first), array.items.slice(first, last - first)
+    kept = pc.invert(pc.is_in(names, value_set=pa.array(sorted(SYSTEM_NAMES), names.type)))
+    counts = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(kept.cast(pa.int64()))])
+    ends = pc.subtract(
+        pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, pa.py_buffer(offsets)]), first
+    )
+    is_null = pc.is_null(array)
+    return pa.MapArray.from_arrays(
+        counts.take(ends).cast(pa.int32()), names.filter(kept), values.filter(kept), mask=is_null
+    )
 
 
 def _pairs(array: pa.Array) -> Pairs:

@@ -97,20 +97,22 @@ async def _commit(
 ) -> None:
     ours = Marker.of(identity, options.group, half_batches, is_commit=True)
     markers = Markers(session, identity)
+    near = ours.topics[0] if half_batches else options.topic
     if not await markers.exist():
-        # Windows and joins have no rows at first. The topic is created with the first batch nevertheless: a
-        # later batch could not tell whether it is the first with rows.
-        near = ours.topics[0] if half_batches else options.topic
-        if near is None or (not half_batches and (identity.is_job or identity.number > 0)):
+        if near is None or (not half_batches and not _is_recorded(identity, options)):
             return
-        # A topic that is created again while its broker is away would not know the batches decided there.
-        if identity.number > 0 and not options.may_start_late:
+        # A topic that is created again while its broker is away would not know the batches decided there. A
+        # query counts its batches from 0. A txnVersion may be any number, so its first one proves nothing;
+        # there the other brokers of the topic, on which the markers are announced, must do.
+        if identity.number > 0 and options.app_id is None and not options.may_start_late:
             raise NoMarkers(
                 f"{markers.topic}, which knows the batches before {identity.number}, is not there: its broker"
                 " may be away",
                 hint="if this query has never written exactly once, give exactlyOnceFromAnyBatch=true",
             )
         await markers.create(near)
+    if near is not None:
+        await markers.announce(near)
     decided = await _decide(markers, identity, ours, options)
     if half_batches and (decided is None or decided.digest != ours.digest):
         _log.warning(
@@ -123,9 +125,18 @@ async def _commit(
         await end_all(session, decided, commit=True, timeout_s=options.timeout_s)
 
 
+def _is_recorded(identity: Identity, options: SinkOptions) -> bool:
+    """Returns whether a write without rows gets a marker, or creates at least the topic of the markers.
+
+    A write without rows uses up its `txnVersion`. Windows and joins have no rows at first, but their first
+    batch creates the topic: a later batch could not tell whether it is the first one with rows.
+    """
+    return options.app_id is not None or (not identity.is_job and identity.number == 0)
+
+
 def _require_common_topic(identity: Identity, ours: Marker, decided: Marker) -> None:
     """Raises OptionError if another write has this identity, rather than a repetition of this one."""
-    if not set(ours.topics) & set(decided.topics):
+    if decided.topics and not set(ours.topics) & set(decided.topics):
         raise OptionError(
             f"txnAppId {identity.name} with txnVersion {identity.number} has written to"
             f" {', '.join(decided.topics)}, and writes to {', '.join(ours.topics)} now",
@@ -139,7 +150,9 @@ async def _decide(markers: Markers, identity: Identity, ours: Marker, options: S
     decided = winner(known, identity.number)
     if decided is not None:
         return decided
-    if any(marker.number > identity.number for marker in known) or not ours.chains:
+    if any(marker.number > identity.number for marker in known):
+        return None
+    if not ours.chains and options.app_id is None:
         return None
     # Another driver of the same query may still run without knowing that it was replaced: the first counts.
     decided = winner(await markers.append_and_read(ours, options.timeout_s), identity.number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+import weakref
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -22,8 +23,8 @@ from metaq.client.producer.row_sender import HalfBatch
 from metaq.client.producer.sending import Sender
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
-from metaq.errors import NoRoute
-from metaq.protocol.bodies import ALL_TAGS, TAG
+from metaq.errors import MetaqError, NoRoute
+from metaq.protocol.bodies import ALL_TAGS, READ, TAG, WRITE
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PullMessage, QueryMessage
 from metaq.protocol.names import MASTER_ID, TOOLS_GROUP
@@ -44,6 +45,9 @@ SEEN_PAUSE_S: Final = 0.05
 _DAY_MS: Final = 86_400_000
 CLOCKS_DIFFER_MS: Final = 600_000
 """The largest difference between the clocks of two drivers."""
+
+_announced: weakref.WeakKeyDictionary[Session, set[tuple[str, str]]] = weakref.WeakKeyDictionary()
+"""Topics of markers, and brokers that were given them; routes show them a moment later."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -179,16 +183,45 @@ class Markers:
 
     async def create(self, near: str) -> None:
         """Creates the topic on the first broker that has the topic `near`."""
-        route = await self._session.routes.get(near, creatable=True)
-        masters = sorted(broker for broker, addresses in route.brokers.items() if MASTER_ID in addresses)
+        masters = await self._masters(near)
         if not masters:
             raise NoRoute(f"no broker of {near} is available for {self.topic}")
-        command = UpdateAndCreateTopic(topic=self.topic, read_queue_nums=1, write_queue_nums=1, perm=6)
-        (await self._session.call(masters[0], command)).check()
+        await self._create_on(masters[0], READ | WRITE)
         tries = Retry(CREATED_WITHIN_S, steady(0.05))
         while not await self.exist():
             if not await tries.pause():
                 raise NoRoute(f"{self.topic} was created, but no name server lists it yet")
+
+    async def announce(self, near: str) -> None:
+        """Creates the topic, read-only and empty, on the other brokers that have the topic `near`.
+
+        The name server then lists the topic even while the broker with the markers is away. A writer sees
+        that there are markers and waits, instead of starting a second list. Errors are only logged: the next
+        batch tries again.
+        """
+        if self._identity.is_job:
+            return
+        announced = _announced.setdefault(self._session, set())
+        try:
+            route = await self._session.routes.get(self.topic)
+            if not route.writable:
+                return  # The broker with the markers is away: it must not become read-only.
+            for broker in await self._masters(near):
+                if broker not in route.brokers and (self.topic, broker) not in announced:
+                    await self._create_on(broker, READ)
+                    announced.add((self.topic, broker))
+        except MetaqError as error:
+            _log.info("%s is not announced on all brokers yet: %s", self.topic, error)
+
+    async def _masters(self, near: str) -> list[str]:
+        route = await self._session.routes.get(near, creatable=True)
+        return sorted(broker for broker, addresses in route.brokers.items() if MASTER_ID in addresses)
+
+    async def _create_on(self, broker: str, permission: int) -> None:
+        command = UpdateAndCreateTopic(
+            topic=self.topic, read_queue_nums=1, write_queue_nums=1, perm=permission
+        )
+        (await self._session.call(broker, command)).check()
 
     async def append(self, marker: Marker, timeout_s: float) -> None:
         """Writes a marker durably. Raises NotSent or NotDurable; the marker may be stored even so."""
@@ -282,7 +315,12 @@ class Markers:
         if self._chosen is None:
             route = await self._session.routes.get(self.topic)
             if not route.writable:
-                raise NoRoute(f"{self.topic} cannot be written to")
+                route = await self._session.routes.get(self.topic, refresh=True)
+            if not route.writable:
+                raise NoRoute(
+                    f"{self.topic}, which holds the markers of {self._identity.name}, cannot be written to",
+                    hint="its broker is away: start it, and repeat the write",
+                )
             self._chosen = route.writable[0]
         return self._chosen
 

@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
             queues = [queue for queue in cluster.queues(options.subscribed) if self._narrowed.wants(queue)]
             bounds = cluster.bounds(queues)
             ranges = [self._narrowed.cut(part) for part in batch_ranges(cluster, options, bounds)]
-            return tasks(cluster, options, ranges)
+            return tasks(cluster, options, self._narrowed.cut_times(cluster, ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):  # Spark makes one up if there are none.
@@ -64,19 +64,34 @@ def batch_ranges(cluster: Cluster, options: SourceOptions, bounds: Mapping[Queue
     named = isinstance(options.start, AtOffsets | GroupOffset), isinstance(options.end, AtOffsets)
     ranges = []
     for queue, found in bounds.items():
-        wanted = Range(queue, starts[queue], ends[queue])
-        held = Range(queue, max(wanted.from_offset, found.first), min(wanted.to_offset, found.end))
-        if (named[0] and held.from_offset > wanted.from_offset) or (
-            named[1] and held.to_offset < wanted.to_offset
-        ):
-            lost(options, wanted, f"the queue has [{found.first}, {found.end})")
-        elif named[0] and wanted.from_offset > found.end:
+        first, end = starts[queue], ends[queue]
+        if named[0] and first < found.first:
+            lost(
+                options, Range(queue, first, min(end, found.first)), f"the queue begins at {found.first} now"
+            )
+        if named[1] and end > found.end:
+            _beyond_end(options, queue, "endingOffsets", end, found.end)
+        if named[0] and first > found.end:
             # A running group may have passed the end since that was read.
-            end = cluster.bounds([queue])[queue].end
-            if wanted.from_offset > end:
-                lost(options, wanted, f"the queue ends at {end} now")
-        ranges.append(held)
+            end_now = cluster.bounds([queue])[queue].end
+            if first > end_now:
+                _beyond_end(options, queue, "startingOffsets", first, end_now)
+        ranges.append(Range(queue, max(first, found.first), min(end, found.end)))
     return ranges
+
+
+def _beyond_end(options: SourceOptions, queue: Queue, option: str, wanted: int, end: int) -> None:
+    """Raises DataLost for an offset that the queue has not reached, or logs a warning."""
+    name = f"{queue.topic}/{queue.broker}/{queue.id}"
+    is_group = option == "startingOffsets" and isinstance(options.start, GroupOffset)
+    what = f"the offset of group {options.group}" if is_group else f"option {option}"
+    problem = f"{what} is {wanted} for {name}, but the queue ends at {end}"
+    if options.fails_on_data_loss:
+        raise DataLost(
+            problem,
+            hint="the offset is wrong, or the topic was created again: failOnDataLoss=false reads the rest",
+        )
+    _log.warning("going on without lost messages: %s", problem)
 
 
 def lost(options: SourceOptions, part: Range, reason: str) -> None:

@@ -29,6 +29,7 @@ class Cluster:
         self.offsets_at = self._admin.offsets.at_times
         self.committed = self._admin.offsets.committed
         self.commit = self._admin.offsets.commit
+        self.resets = self._admin.offsets.resets
         self.replica_ends = self._admin.offsets.replica_ends
         self.measure = self._admin.offsets.measure
 

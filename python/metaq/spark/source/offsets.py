@@ -12,10 +12,12 @@ from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from metaq.client.session.routes import Queue
+from metaq.position_words import current_word
 
 OFFSET_MAX: Final = 2**63 - 1
 LATEST: Final = -1
 EARLIEST: Final = -2
+_ENDS: Final = {"latest": LATEST, "earliest": EARLIEST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,13 @@ class AtOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class AtOffset:
+    """The same offset in every queue, or the nearest that a queue has."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class AtTime:
     """The first message of every queue that was stored at a time or later."""
 
@@ -54,7 +63,7 @@ class AtTimes:
     times: Mapping[Queue, int]
 
 
-Position: TypeAlias = Earliest | Latest | GroupOffset | AtOffsets | AtTime | AtTimes
+Position: TypeAlias = Earliest | Latest | GroupOffset | AtOffset | AtOffsets | AtTime | AtTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +87,39 @@ _UNITS_MS: Final = {
 }
 
 
+_SHORT_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""The units of the command line."""
+_SPAN: Final = r"(\d{1,15})\s*([a-z]+)\b"
+
+
+def _unit_ms(name: str) -> int:
+    """Returns the milliseconds of a unit, or 0 if there is none of that name."""
+    return _SHORT_UNITS_MS.get(name) or _UNITS_MS.get(name.removesuffix("s"), 0)
+
+
+def parse_position(text: str) -> Position:
+    """Reads one position for all queues, in the words of the command line: `earliest`, `latest`, a time such
+    as -10m or 2026-01-31T08:00:00Z, or an offset. Raises ValueError."""
+    text = current_word(text.strip().lower() if text.strip().isalpha() else text.strip())
+    if text in ("earliest", "latest"):
+        return Earliest() if text == "earliest" else Latest()
+    if re.fullmatch(r"\d{1,18}", text):
+        return AtOffset(int(text))
+    return AtTime(parse_time(text))
+
+
 def parse_time(text: str) -> Time:
     """Raises ValueError."""
     text = text.strip()
     if re.fullmatch(r"\d{1,18}", text):
         return Time(int(text))
     if text.startswith("-"):
-        parts = re.findall(r"(\d{1,15})\s*([a-z]+?)s?\b", text[1:].lower())
-        rest = re.sub(r"(\d{1,15})\s*([a-z]+?)s?\b", "", text[1:].lower())
-        if not parts or rest.strip() or any(unit not in _UNITS_MS for _, unit in parts):
-            raise ValueError(f"its units are {', '.join(_UNITS_MS)}")
-        return Time(sum(int(count) * _UNITS_MS[unit] for count, unit in parts), is_relative=True)
+        parts = re.findall(_SPAN, text[1:].lower())
+        rest = re.sub(_SPAN, "", text[1:].lower())
+        spans = [int(count) * _unit_ms(unit) for count, unit in parts]
+        if not parts or rest.strip() or 0 in [_unit_ms(unit) for _, unit in parts]:
+            raise ValueError(f"its units are {', '.join(_UNITS_MS)}, or {', '.join(_SHORT_UNITS_MS)}")
+        return Time(sum(spans), is_relative=True)
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -105,6 +136,8 @@ def parse_positions(text: str, *, lowest: int) -> dict[Queue, int]:
         for number, value in _objects(queues, f"{topic}.{broker}").items():
             if not re.fullmatch(r"\d{1,9}", number):
                 raise ValueError(f"{topic}.{broker} has a queue {number!r}: it is a number from 0 on")
+            if isinstance(value, str) and lowest < 0:
+                value = _ENDS.get(current_word(value), value)
             if type(value) is not int or not lowest <= value <= OFFSET_MAX:
                 raise ValueError(
                     f"{topic}.{broker}.{number} is {value!r}: it is a whole number from {lowest} on"
@@ -177,8 +210,10 @@ class Range:
         return max(self.to_offset - self.from_offset, 0)
 
     def __str__(self) -> str:
-        queue = self.queue
-        return f"{queue.topic}/{queue.broker}/{queue.id} [{self.from_offset}, {self.to_offset})"
+        name = f"{self.queue.topic}/{self.queue.broker}/{self.queue.id}"
+        if not self.length:
+            return f"{name} at {self.from_offset}"
+        return f"{name} [{self.from_offset}, {self.to_offset})"
 
     def split(self, parts: int) -> list[Range]:
         """Returns parts that differ by at most one message; none is empty."""

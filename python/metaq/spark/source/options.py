@@ -26,6 +26,7 @@ from metaq.spark.source.offsets import (
     Latest,
     Position,
     parse_assignment,
+    parse_position,
     parse_positions,
     parse_time,
 )
@@ -119,12 +120,22 @@ def _group(text: str) -> str:
 
 
 def _start(text: str) -> Position:
-    words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest(), "group": GroupOffset()}
-    return words.get(text.strip().lower()) or AtOffsets(parse_positions(text, lowest=-2))
+    if text.strip().lower() == "group":
+        return GroupOffset()
+    return AtOffsets(parse_positions(text, lowest=-2)) if _is_json(text) else parse_position(text)
 
 
 def _end(text: str) -> Position:
-    return Latest() if text.strip().lower() == "latest" else AtOffsets(parse_positions(text, lowest=-1))
+    if _is_json(text):
+        return AtOffsets(parse_positions(text, lowest=-1))
+    position = parse_position(text)
+    if isinstance(position, Earliest):
+        raise ValueError("nothing is before the earliest message")
+    return position
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip().startswith(("{", "["))
 
 
 def _pattern(text: str) -> str:
@@ -150,9 +161,13 @@ SOURCE: Final[dict[str, Kind]] = {
     "subscribePattern": Kind(_pattern, "a regular expression that whole names of topics match"),
     "assign": Kind(parse_assignment, 'queues, as {"topic": {"broker": [0, 1]}}'),
     "startingOffsets": Kind(
-        _start, f"earliest, latest, group, or {_OFFSETS_SHAPE}, where -1 is latest and -2 earliest"
+        _start,
+        f"earliest, latest, group, a time such as -10m, an offset, or {_OFFSETS_SHAPE}, "
+        "where -1 is latest and -2 earliest",
     ),
-    "endingOffsets": Kind(_end, f"latest, or {_OFFSETS_SHAPE}, where -1 is latest"),
+    "endingOffsets": Kind(
+        _end, f"latest, a time such as -10m, an offset, or {_OFFSETS_SHAPE}, where -1 is latest"
+    ),
     "startingTimestamp": Kind(parse_time, _TIME_SHAPE),
     "endingTimestamp": Kind(parse_time, _TIME_SHAPE),
     "startingOffsetsByTimestamp": Kind(

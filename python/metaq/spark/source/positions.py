@@ -13,6 +13,7 @@ from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.offsets import (
     EARLIEST,
     LATEST,
+    AtOffset,
     AtOffsets,
     AtTime,
     AtTimes,
@@ -33,6 +34,8 @@ def resolve(
     if isinstance(position, AtOffsets):
         _require_same(f"{side}Offsets", position.offsets, bounds)
         return {queue: _offset(position.offsets[queue], found) for queue, found in bounds.items()}
+    if isinstance(position, AtOffset):
+        return {queue: max(min(position.offset, found.end), found.first) for queue, found in bounds.items()}
     if isinstance(position, AtTime):
         moment_ms = position.time.at(time.time_ns() // 1_000_000)
         return _at(cluster, options, side, dict.fromkeys(bounds, moment_ms), bounds, f"{side}Timestamp")

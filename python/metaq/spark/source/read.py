@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,9 @@ BACKOFF: Final = Backoff(first_s=0.2, max_s=2.0)
 _GONE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER)
 """Codes with which a broker refuses a topic or a queue that it does not have."""
 
+_DAEMON: Final = "pyspark.daemon"
+"""The program whose forks are Spark's workers."""
+
 _networks: dict[int, Network] = {}
 """By process id: workers are forked, and threads do not survive a fork."""
 
@@ -46,6 +50,16 @@ def _network() -> Network:
     return _networks[process]
 
 
+def is_abandoned(closed: GeneratorExit) -> bool:
+    """Returns whether this is a worker that Spark has hung up on: a `limit` or `show` has enough rows.
+
+    Spark ends such a process with the code 1, but first it prints a traceback about the broken pipe.
+    """
+    program = getattr(sys.modules.get("__main__"), "__spec__", None)
+    is_hung_up = isinstance(closed.__context__, BrokenPipeError | ConnectionResetError)
+    return is_hung_up and program is not None and program.name == _DAEMON
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Everything that a task needs besides its range. Spark sends it to the executors."""
@@ -54,7 +68,12 @@ class Reading:
 
     def batches(self, part: Range, address: str) -> Iterator[pa.RecordBatch]:
         """Yields the rows. Raises DataLost, UnreadableBody, or the last error when the time is over."""
-        return _RangeReader(self.options, part, address).batches()
+        try:
+            yield from _RangeReader(self.options, part, address).batches()
+        except GeneratorExit as closed:
+            if is_abandoned(closed):
+                os._exit(1)
+            raise
 
 
 class _RangeReader:

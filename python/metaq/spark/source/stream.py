@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -35,6 +35,7 @@ from metaq.spark.source.offsets import Range
 from metaq.spark.source.options import SourceOptions
 from metaq.spark.source.positions import resolve
 from metaq.spark.source.read import Reading
+from metaq.spark.source.resets import GroupResets
 from metaq.spark.source.stream_offset import UNKNOWN, QueuePosition, StreamOffset
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked: tuple[float, StreamOffset, dict[Queue, int], dict[Queue, int]] | None = None
         self._report: dict[str, Any] | None = None
         self._reported_at = float("-inf")
+        self._resets = GroupResets()
 
     def __getstate__(self) -> SourceOptions:
         return self._options
@@ -105,14 +107,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = self._loaded(start)
         self._find_again(begun)
         ends = self._there().ends(self._queues) if self._target is None else self._target
-        starts = self._starts(begun, ends)
+        reset = self._reset_to(begun, ends)
+        starts = {**self._starts(begun, ends), **reset}
         chosen = self._admitted(starts, ends, limit)
-        if all(queue in begun and begun[queue].queue_offset == end for queue, end in chosen.items()):
+        if not reset and all(
+            queue in begun and begun[queue].queue_offset == end for queue, end in chosen.items()
+        ):
             self._report_lag(chosen, ends, is_batch=False)
             return stream_offset.dump(begun)
         self._batch_at = time.monotonic()
         self._report_lag(chosen, ends, is_batch=True)
-        return stream_offset.dump(self._ended(begun, starts, chosen))
+        return stream_offset.dump(self._ended(begun, starts, chosen, reset))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._report
@@ -138,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Commits the offsets to the group, so that tools show them. The checkpoint alone decides where the
-        query continues."""
+        query continues. While a reset of the group is open, brokers ignore what is committed."""
         options = self._options
         if options.group is None or not options.commits:
             return
@@ -210,6 +215,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked = (now, begun, dict(ends), starts)
         return starts
 
+    def _reset_to(self, begun: StreamOffset, ends: Mapping[Queue, int]) -> dict[Queue, int]:
+        """Returns where queues continue because somebody has reset the group."""
+        options = self._options
+        if options.group is None or not options.commits or self._target is not None:
+            return {}
+        try:
+            return self._resets.follow(self._there(), options.group, begun, ends)
+        except MetaqError as error:
+            _log.warning("resets of group %s are not known now: %s", options.group, error)
+            return {}
+
     def _check_starts(self, begun: StreamOffset, ends: Mapping[Queue, int]) -> dict[Queue, int]:
         options = self._options
         moved = {
@@ -253,7 +269,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return chosen
 
     def _ended(
-        self, begun: StreamOffset, starts: Mapping[Queue, int], chosen: Mapping[Queue, int]
+        self,
+        begun: StreamOffset,
+        starts: Mapping[Queue, int],
+        chosen: Mapping[Queue, int],
+        reset: Collection[Queue] = (),
     ) -> dict[Queue, QueuePosition]:
         """Queues that are away keep their position, in case they come back."""
         places = {queue: place for queue, place in _plain(begun).items() if queue not in chosen}
@@ -267,14 +287,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, end in chosen.items():
             before = begun.get(queue)
             begins = None
-            if starts[queue] != (0 if before is None else before.queue_offset):
+            if queue in reset or starts[queue] != (0 if before is None else before.queue_offset):
                 begins = starts[queue]
+            resets = 0
+            if queue in reset:
+                resets = 1 if before is None else before.resets + 1
             physical_offset = (
                 placed[queue].physical_offset
                 if queue in placed
                 else (UNKNOWN if before is None else before.physical_offset)
             )
-            places[queue] = QueuePosition(end, physical_offset, begins)
+            places[queue] = QueuePosition(end, physical_offset, begins, resets)
         return places
 
     def _placed(self, offsets: Mapping[Queue, int]) -> dict[Queue, QueuePosition]:

@@ -4,7 +4,8 @@
 
 Each queue has the offset of the next message and the physical offset of the message before it: a topic that
 was deleted and created again has other messages at the same offsets. A third number is the offset at which
-the batch began, if messages were lost between it and the end of the batch before.
+the batch began, if that is not the end of the batch before: messages were lost, or the group was reset. After
+a reset, a fourth number counts the resets, so that a second reset to the same offset is another batch.
 """
 
 from __future__ import annotations
@@ -30,10 +31,14 @@ class QueuePosition:
     """The physical offset of the message before; −1 if there is none."""
     begins: int | None = None
     """The offset at which this batch began, if it is not the end of the one before."""
+    resets: int = 0
+    """How many batches in a row began where the group was reset to, up to this one."""
 
     def dump(self) -> list[int]:
         place = [self.queue_offset, self.physical_offset]
-        return place if self.begins is None else [*place, self.begins]
+        if self.begins is None:
+            return place
+        return [*place, self.begins, self.resets] if self.resets else [*place, self.begins]
 
 
 StreamOffset = Mapping[Queue, QueuePosition]
@@ -65,7 +70,7 @@ def load(stored: Mapping[str, Any]) -> dict[Queue, QueuePosition]:
 
 
 def _place(place: Any) -> QueuePosition:
-    if not isinstance(place, list) or len(place) not in (2, 3):
+    if not isinstance(place, list) or len(place) not in (2, 3, 4):
         raise ValueError(f"{place!r} is not a place in a queue")
     for number in place:
         if type(number) is not int or not -1 <= number <= OFFSET_MAX:

@@ -20,6 +20,7 @@ from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBr
 from metaq.protocol.bodies import KVTable
 from metaq.protocol.errors import Refused
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
+from metaq.work_pools import WorkPools
 
 
 class FakeListener:
@@ -35,6 +36,8 @@ class FakeListener:
             pulls_paced=0,
             memory_bytes=0,
             memory_bytes_peak=0,
+            group_memory_bytes=0,
+            group_memory_bytes_peak=0,
             connections_cut=0,
         )
 
@@ -103,6 +106,7 @@ class Desk:
                 switches=self.switches,
                 address="127.0.0.1:10911",
                 started_ms=tables.clock.now_ms(),
+                pools=WorkPools(),
             )
         )
 

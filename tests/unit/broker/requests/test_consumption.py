@@ -11,7 +11,6 @@ from metaq._core import BrokerPlane, Listener, Store, tag_code
 from metaq.broker.requests.consumption import Consumption, ConsumptionParts
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.stats import Statistics
-from metaq.broker.work_pools import WorkPools
 from metaq.protocol.bodies import (
     ConsumeQueueLines,
     ConsumerData,
@@ -36,11 +35,23 @@ from metaq.protocol.offsets import (
     QueryConsumeTimeSpan,
     QueryCorrectionOffset,
 )
+from metaq.work_pools import WorkPools
 
 
 class FakePlane:
-    def offsets(self) -> dict[str, dict[int, int]]:
-        return {"orders@billing": {0: 5}, "history@billing": {0: 1}, "orders@audit": {0: 1}}
+    """It has no `offsets()`: nothing here may copy the offsets of all groups."""
+
+    def __init__(self) -> None:
+        self.table = {"orders@billing": {0: 5}, "history@billing": {0: 1}, "orders@audit": {0: 1}}
+
+    def offsets_of(self, group: str, topic: str) -> dict[int, int]:
+        return self.table.get(f"{topic}@{group}", {})
+
+    def topics_of_group(self, group: str) -> list[str]:
+        return sorted(key.partition("@")[0] for key in self.table if key.endswith(f"@{group}"))
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        return sorted(key.partition("@")[2] for key in self.table if key.startswith(f"{topic}@"))
 
 
 class FakeStore:
@@ -177,9 +188,8 @@ def test_the_slowest_group_of_a_topic(desk: Desk, request_with: Any) -> None:
         desk.tables.groups.put(SubscriptionGroupConfig(group_name=group))
 
     def told(**fields: str) -> dict[int, int]:
-        answer = desk.consumption.query_correction_offset(
-            QueryCorrectionOffset(topic="orders", **fields), request_with()
-        )
+        command = QueryCorrectionOffset(topic="orders", **fields)
+        answer = asyncio.run(desk.consumption.query_correction_offset(command, request_with()))
         return CorrectionOffsets.decode(answer.body).correction_offsets
 
     assert told(compare_group="nobody") == {0: 1}

@@ -38,6 +38,7 @@ from metaq.protocol.clients import (
 )
 from metaq.protocol.dispatch import RESPONDED, Response
 from metaq.protocol.errors import Refused
+from metaq.work_pools import WorkPools
 
 # A 4.x client sends neither a fingerprint nor withoutSub.
 OLD_CLIENTS_BODY = b"""{"clientID":"10.0.0.1@7",
@@ -56,7 +57,9 @@ class Desk:
         self.changes: list[str] = []
         self.clients = Clients(tables.clock, 120.0, lambda group, change: self.changes.append(group.name))
         self.filters = Filters()
-        self.heartbeats = Heartbeats(self.clients, tables.groups, tables.topics, tables.clock, self.filters)
+        self.heartbeats = Heartbeats(
+            self.clients, tables.groups, tables.topics, tables.clock, self.filters, WorkPools()
+        )
         self.request_with = request_with
 
     def beat(self, body: bytes, connection: int = 1) -> Response:
@@ -282,29 +285,27 @@ def test_who_is_in_a_group(desk: Desk, request_with: Any) -> None:
 
 
 def test_connections_are_described(desk: Desk, request_with: Any) -> None:
+    def consumers_of(group: str) -> ConsumerConnection:
+        command = GetConsumerConnectionList(consumer_group=group)
+        answer = asyncio.run(desk.heartbeats.get_consumer_connection_list(command, request_with()))
+        return ConsumerConnection.decode(answer.body)
+
+    def producers_of(group: str) -> ProducerConnection:
+        command = GetProducerConnectionList(producer_group=group)
+        answer = asyncio.run(desk.heartbeats.get_producer_connection_list(command, request_with()))
+        return ProducerConnection.decode(answer.body)
+
     with pytest.raises(Refused) as raised:
-        desk.heartbeats.get_consumer_connection_list(
-            GetConsumerConnectionList(consumer_group="billing"), request_with()
-        )
+        consumers_of("billing")
     assert raised.value.code == 206
     desk.beat(OLD_CLIENTS_BODY)
-    consumers = ConsumerConnection.decode(
-        desk.heartbeats.get_consumer_connection_list(
-            GetConsumerConnectionList(consumer_group="billing"), request_with()
-        ).body
-    )
+    consumers = consumers_of("billing")
     assert [entry.language for entry in consumers.connection_set] == ["JAVA"]
     assert set(consumers.subscription_table) == {"orders", "%RETRY%billing"}
-    found = ProducerConnection.decode(
-        desk.heartbeats.get_producer_connection_list(
-            GetProducerConnectionList(producer_group="CLIENT_INNER_PRODUCER"), request_with()
-        ).body
-    )
+    found = producers_of("CLIENT_INNER_PRODUCER")
     assert [entry.client_addr for entry in found.connection_set] == ["127.0.0.1:50000"]
     with pytest.raises(Refused, match="no producer"):
-        desk.heartbeats.get_producer_connection_list(
-            GetProducerConnectionList(producer_group="x"), request_with()
-        )
+        producers_of("x")
 
 
 def test_filters_that_are_not_understood_are_told_early(desk: Desk, request_with: Any) -> None:

@@ -11,10 +11,9 @@ import pytest
 
 from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
-from metaq.broker.requests.messages import ANSWER_BYTES_MAX, VIEWS_MAX, Messages
+from metaq.broker.requests.messages import VIEWS_MAX, Messages
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.filters import Filters
-from metaq.broker.work_pools import WorkPools
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import RESPONDED
 from metaq.protocol.errors import Refused, Unreachable
@@ -28,6 +27,7 @@ from metaq.protocol.messages import (
 from metaq.protocol.offsets import GetEarliestMessageStoreTime
 from metaq.protocol.reply import Reply
 from metaq.settings import Program
+from metaq.work_pools import WorkPools
 
 
 def record(topic: str) -> bytes:
@@ -279,13 +279,6 @@ def test_the_count_is_bounded(desk: Desk, change: dict[str, Any], count_max: int
     desk.store.records = [b"one"]
     query(desk, **change)
     assert desk.store.asked["count_max"] == count_max
-
-
-def test_an_answer_stays_below_a_frame(desk: Desk) -> None:
-    desk.store.records = [b"x" * (4 * 1024 * 1024)] * 10
-    assert len(query(desk).body) == ANSWER_BYTES_MAX
-    desk.store.records = [b"x" * (9 * 1024 * 1024)] * 2
-    assert len(query(desk).body) == 9 * 1024 * 1024
 
 
 def test_nothing_found_is_told(desk: Desk) -> None:

@@ -14,20 +14,25 @@ from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
-from metaq.broker.work_pools import WorkPools
 from metaq.protocol.bodies import ConsumerData, ResetOffsetBody, SubscriptionGroupConfig, TopicConfig
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.offsets import CloneGroupOffset, ResetConsumerOffset
+from metaq.work_pools import WorkPools
 
 
 class FakePlane:
+    """It has no `offsets()`: nothing here may copy the offsets of all groups."""
+
     def __init__(self) -> None:
         self.table: dict[str, dict[int, int]] = {"orders@billing": {0: 50, 1: 5}}
 
-    def offsets(self) -> dict[str, dict[int, int]]:
-        return self.table
+    def offsets_of(self, group: str, topic: str) -> dict[int, int]:
+        return self.table.get(f"{topic}@{group}", {})
+
+    def topics_of_group(self, group: str) -> list[str]:
+        return sorted(key.partition("@")[0] for key in self.table if key.endswith(f"@{group}"))
 
     def reset_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         self.table.setdefault(f"{topic}@{group}", {})[queue_id] = queue_offset
@@ -186,6 +191,30 @@ def test_offsets_are_copied_to_another_group(desk: Desk, request_with: Any) -> N
     assert desk.plane.table["orders@copy"] == {0: 50, 1: 5}
     assert "gone@copy" not in desk.plane.table, "that topic is no more"
     assert desk.tables.groups.get("copy") is not None
+
+
+def test_a_copy_of_many_topics_is_written_once(desk: Desk, request_with: Any) -> None:
+    for number in range(5):
+        desk.tables.topics.put(TopicConfig(topic_name=f"topic-{number}"))
+        desk.plane.table[f"topic-{number}@billing"] = {0: number}
+    clone(desk, request_with())
+    assert desk.plane.table["topic-4@copy"] == {0: 4}
+    assert desk.offsets.persisted == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"src_group": "CID_RMQ_SYS_TRANS", "dest_group": "copy"},
+        {"src_group": "billing", "dest_group": "CID_RMQ_SYS_TRANS"},
+        {"src_group": "billing", "dest_group": "copy", "topic": "RMQ_SYS_TRANS_HALF_TOPIC"},
+    ],
+)
+def test_nothing_is_copied_from_or_to_what_the_broker_relies_on(
+    desk: Desk, request_with: Any, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(Refused, match="the broker's own"):
+        asyncio.run(desk.resets.clone_group_offset(CloneGroupOffset(**fields), request_with()))
 
 
 def test_a_topic_that_the_source_has_given_up_is_copied_only_when_asked_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -327,3 +328,22 @@ def test_a_producer_is_found_by_its_client_id(clock: Clock) -> None:
     assert clients.producer_connection("a") == 1, "it still produces for q"
     clients.remove_producer("q", 1)
     assert clients.producer_connection("a") is None
+
+
+def test_what_is_remembered_counts_in_the_account_of_the_group() -> None:
+    accounts: Counter[str] = Counter()
+
+    def count(group: str, more_bytes: int) -> None:
+        accounts[group] += more_bytes
+
+    crowd = Crowd()
+    clients = Clients(crowd.clock, 120.0, lambda group, change: None, None, count)
+    subscription = SubscriptionData(topic="t", sub_string="a" * 1_000)
+    data = ConsumerData(group_name="g", subscription_data_set=[subscription])
+    clients.put_consumer(data, crowd.member(1))
+    clients.put_consumer(data, crowd.member(2))
+    clients.put_producer("g", crowd.member(1))
+    assert accounts["g"] == clients.budget.total.bytes > 2_000
+    clients.remove_connection(1)
+    clients.remove_connection(2)
+    assert accounts == {"g": 0}

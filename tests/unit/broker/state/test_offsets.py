@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import given
@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from metaq._core import BrokerPlane, Store
 from metaq.broker.state.offsets import (
+    RECORD_BYTES_MIN,
     Offsets,
     decode_offsets,
     encode_offsets,
-    groups_of_topic,
     lowest_offsets,
-    topics_of_group,
 )
 from metaq.journal.journal import NotWritten
 from metaq.protocol.bodies import DataVersion
@@ -98,11 +97,6 @@ def test_no_bytes_do_harm(content: bytes) -> None:
         decode_offsets(content)
 
 
-def test_who_consumes_what() -> None:
-    assert groups_of_topic(TABLE, "orders") == ["audit", "billing"]
-    assert topics_of_group(TABLE, "billing") == ["%RETRY%billing", "orders"]
-
-
 def test_the_slowest_group_decides_what_is_kept() -> None:
     assert lowest_offsets(TABLE, {"billing", "audit"}) == {
         ("orders", 0): 3,
@@ -151,6 +145,28 @@ def test_the_store_learns_what_is_consumed_and_what_nobody_needs(tables: Any) ->
         ("RMQ_SYS_TRANS_HALF_TOPIC", 0): 11,
         ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0): 12,
     }
+
+
+def test_a_new_master_takes_over_only_offsets_that_its_log_is_long_enough_for(tables: Any) -> None:
+    class Plane:
+        taken: ClassVar[list[tuple[str, str, int, int]]] = []
+
+        def advance_offset(self, *offset: Any) -> None:
+            self.taken.append(offset)
+
+    class Log(FakeStore):
+        def end_offset(self) -> int:
+            return 10_000
+
+        def confirmed_offset(self) -> int:
+            return 10_000 - 3 * RECORD_BYTES_MIN
+
+    plane = Plane()
+    offsets = Offsets(
+        cast(BrokerPlane, plane), cast(Store, Log()), tables.clock, tables.journal, tables.groups
+    )
+    offsets.advance([("g", "t", 0, offset) for offset in (5, 77, 80, 81, 2**62)])
+    assert [offset for *_, offset in plane.taken] == [5, 77, 80], "three messages may be hidden"
 
 
 class ChangingPlane:

@@ -33,7 +33,7 @@ def test_a_retry_is_never_early(after: float) -> None:
 def test_without_a_time_the_broker_climbs_and_beyond_two_hours_it_is_two_hours() -> None:
     assert delay_level(None) == 0
     assert delay_level(10**6) == 18
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(UsageError, match="negative"):
         Retry(after=-1)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import metaq
 from metaq._core import SendFuture
-from metaq.errors import InvalidMessage, NotAllSent, NotDelivered, NotDurable, NotSent
+from metaq.errors import InvalidMessage, NotAllSent, NotDelivered, NotDurable, NotSent, UsageError
 from metaq.protocol.errors import Refused
 from tests.support.faces import FACES, opened
 from tests.support.written_broker import STORED, Answer
@@ -147,7 +147,7 @@ def test_the_fast_path_checks_the_same_rules(broker: Any) -> None:
         ):
             with pytest.raises(InvalidMessage, match=rule):
                 producer.send_soon(*arguments, **options)
-        with pytest.raises(TypeError, match="colour"):
+        with pytest.raises(UsageError, match="colour"):
             producer.send_soon("t", b"x", colour="red")
         assert producer.send_soon("t", bytearray(b"x"), keys="grün").result().queue.topic == "t"
 

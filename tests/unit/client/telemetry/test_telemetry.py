@@ -20,6 +20,7 @@ from metaq.client.consumer.options import ConsumerOptions
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import Outgoing, outgoing
 from metaq.client.session.session import Session
+from metaq.client.stderr_fallback import OnceOnStderr
 from metaq.client.telemetry import tracing
 from metaq.client.telemetry.telemetry import NOTHING, Telemetry
 from metaq.errors import NotSent, UsageError
@@ -204,7 +205,7 @@ module._log.warning("something")
 
 
 def test_every_logger_is_below_metaq() -> None:
-    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("metaq").handlers)
+    assert any(isinstance(handler, OnceOnStderr) for handler in logging.getLogger("metaq").handlers)
     names = [name for name in logging.root.manager.loggerDict if "metaq" in name]
     assert names
     assert all(name == "metaq" or name.startswith("metaq.") for name in names)

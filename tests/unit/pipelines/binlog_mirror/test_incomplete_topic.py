@@ -40,6 +40,9 @@ class FakeTarget:
     def __init__(self, *tables: tuple[str, str]) -> None:
         self._tables = list(tables)
 
+    def is_begun(self) -> bool:
+        return bool(self._tables)
+
     def tables(self) -> list[tuple[str, str]]:
         return self._tables
 
@@ -58,7 +61,9 @@ def apply_batch(
 
 
 def test_rows_without_a_definition(config: MirrorConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Row(database="shop", table="t", schema=3, kind="rows", lowest="a1", unreadable=None)
+    row = Row(
+        database="shop", table="t", schema=3, kind="rows", lowest="a1", highest="a2", rows=1, unreadable=None
+    )
     with pytest.raises(MirrorError, match=r"no definition for version 3 of shop\.t at a1") as failure:
         apply_batch(config, FakeTarget(), 0, monkeypatch, row)
     assert "restart binlog-sync" in failure.value.hint

@@ -16,8 +16,11 @@ from metaq.pipelines.binlog_mirror.connection import JdbcConfig, driver_errors
 from metaq.pipelines.binlog_mirror.dialects import DIALECTS
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.jdbc import JdbcMirror
+from metaq.pipelines.binlog_mirror.jdbc_schema import KeyIndex
 from metaq.pipelines.binlog_mirror.notes import Notes
 from metaq.pipelines.binlog_sync.config import SECTIONS
+from metaq.pipelines.binlog_sync.envelope import RangeBarrier
+from metaq.pipelines.binlog_sync.values.columns import Column, Definition
 
 URLS = ["jdbc:mariadb://h:1/", "jdbc:postgresql://h:1/d"]
 
@@ -34,6 +37,9 @@ class FakeTarget:
         self.config = config_of(url)
         self.statements: list[str] = []
         self.parameters: list[tuple[str | int, ...]] = []
+        self._rows = list(rows)
+
+    def returns(self, *rows: tuple[str, ...]) -> None:
         self._rows = list(rows)
 
     @contextmanager
@@ -147,3 +153,60 @@ def test_password_file_is_relative_to_the_configuration(tmp_path: Path) -> None:
     )
     jdbc = read_mirror_config(path, SECTIONS).jdbc
     assert jdbc is not None and jdbc.password == "a secret"
+
+
+def test_the_index_of_a_key() -> None:
+    mariadb, postgresql = (config_of(url).dialect for url in URLS)
+    assert mariadb.index_parts({"id": "bigint", "n": "string"}) == '"id", "n"(190)'
+    # Together they have at most 3072 bytes, with four for each character.
+    parts = mariadb.index_parts({f"c{number}": "string" for number in range(16)})
+    assert parts.startswith('"c0"(48), ') and 16 * 4 * 48 == 3072
+    assert postgresql.index_parts({"id": "bigint", "n": "string"}) == '"id", "n"'
+    names = {
+        KeyIndex(mariadb, ("shop", "t"), key, kinds).name
+        for key, kinds in ((("a", "b"), ("int", "int")), (("b", "a"), ("int", "int")), (("a",), ("string",)))
+    }
+    assert len(names) == 3 and all(len(name) < 63 for name in names)
+
+
+def test_the_index_follows_the_key() -> None:
+    target = FakeTarget(URLS[1])
+    notes = Notes("shop.t")
+    notes.define("a1", 1, Definition((Column("ID", "int32", False),), ("ID",)))
+    mirror = mirror_of(target, notes, id="int", v="int")
+    mirror.ensure_index()
+    created = target.statements[-1]
+    assert created.startswith('CREATE INDEX "metaq_key_') and created.endswith('ON "shop"."t" ("id")')
+    name = created.split('"')[1]
+    # The next run finds it; another column of the table may change without it.
+    target.returns((name,))
+    mirror.ensure_index()
+    mirror.evolve(Evolution(retyped={"v": "bigint"}))
+    assert not any(
+        statement.startswith(("CREATE INDEX", "DROP INDEX")) for statement in target.statements[2:]
+    )
+    notes.define("a2", 2, Definition((Column("ID", "text", False),), ("ID",)))
+    mirror.evolve(Evolution(retyped={"id": "string"}))
+    assert f'DROP INDEX "shop"."{name}"' in target.statements
+
+
+def test_types_of_a_target_depend_on_its_version() -> None:
+    mariadb, postgresql = (config_of(url).dialect for url in URLS)
+    assert mariadb.native_types("10.11.6-MariaDB-0+deb12u1") == {"uuid", "inet4", "inet6"}
+    assert mariadb.native_types("10.6.1-MariaDB") == {"inet6"}
+    assert mariadb.native_types("8.4.0") == frozenset()
+    assert postgresql.native_types("PostgreSQL 15.3 on x86_64") == {"uuid", "inet4", "inet6"}
+    assert postgresql.read("x", "inet4") == "CAST(x AS inet)"
+    assert postgresql.text_of("x", "inet6") == "host(x)"
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_rows_of_a_range_that_were_not_read_again_become_tombstones(url: str) -> None:
+    target = FakeTarget(url)
+    barrier = RangeBarrier("a9", "shop", "t", "ID", 3, None, "a8", 2)
+    mirror_of(target, Notes("shop.t"), id="int").drop_range(barrier)
+    kept, deleted = target.statements
+    where = """FROM "shop"."t" WHERE "metaq_seq" < ? AND "id" >= 3"""
+    assert kept.endswith(f""", "metaq_id", 'a8' {where}""") and "tombstones" in kept
+    assert deleted == f"DELETE {where}"
+    assert target.parameters == [("a8",), ("a8",)]

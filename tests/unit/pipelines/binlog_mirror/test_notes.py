@@ -8,10 +8,11 @@ from urllib.parse import unquote
 
 import pytest
 
-from metaq.pipelines.binlog_mirror.columns import evolution, spark_type, wider
+from metaq.pipelines.binlog_mirror.columns import evolution, spark_type, wanted_columns, wider
 from metaq.pipelines.binlog_mirror.delta import table_path
 from metaq.pipelines.binlog_mirror.errors import MirrorError
-from metaq.pipelines.binlog_mirror.notes import Notes, barriers_by_table
+from metaq.pipelines.binlog_mirror.notes import Barriers, Notes, barriers_by_table
+from metaq.pipelines.binlog_mirror.policies import ARCHIVE, DROP, KEEP
 from metaq.pipelines.binlog_sync.values.columns import Column, Definition
 
 ONE = Definition((Column("id", "int32", False),), ("id",))
@@ -27,7 +28,7 @@ MESSAGES = [
     message("schema", "a1", schema=1, **ONE.document()),
     message("snapshot", "a2", state="end", begun="a1", queue=0, queues=2),
     message("snapshot", "a2", state="end", begun="a1", queue=1, queues=2),
-    message("ddl", "a3", action="truncate", statement="TRUNCATE t", tables=["shop.t"]),
+    message("ddl", "a3", action="truncate", statement="TRUNCATE t", tables=["shop.t"], queue=0),
     message("schema", "b1", schema=1, **TWO.document()),
 ]
 
@@ -55,6 +56,29 @@ def test_the_same_barriers_change_nothing_twice() -> None:
     assert barriers.may_empty
 
 
+def test_a_range_is_complete_with_its_last_queue_even_if_it_comes_again() -> None:
+    ends = [
+        message("range", "a5", column="id", first=1, last=None, begun="a4", queue=queue, queues=2)
+        for queue in (0, 1)
+    ]
+    notes = Notes("shop.t")
+    one, both = (barriers_by_table(found, lambda database: ())[NAME] for found in (ends[:1], ends))
+    assert one.add_to(notes) and not one.complete_ranges(notes)
+    assert both.add_to(notes) and not both.add_to(notes)
+    # The notes were saved and the run was killed: the batch comes again.
+    again = Notes.decode(notes.encode())
+    assert not one.add_to(again)
+    (found,) = one.complete_ranges(again)
+    assert (found.column, found.first, found.last, found.begun) == ("id", 1, None, "a4")
+    assert again.raise_floor("a6") and not again.range_ends
+
+
+def test_a_range_with_a_number_of_another_form_is_refused() -> None:
+    wrong = message("range", "a5", column="id", first=1, last=None, begun="a'; DROP", queue=0, queues=1)
+    with pytest.raises(MirrorError, match="not a sequence number"):
+        barriers_by_table([wrong], lambda database: ())
+
+
 def test_a_snapshot_ends_with_its_last_queue() -> None:
     notes = Notes("shop.t")
     assert notes.end_snapshot("a1", 0, 2) and notes.floor == ""
@@ -80,7 +104,7 @@ def test_notes_of_two_runs_are_merged() -> None:
 
 def test_names_with_dots() -> None:
     drop = message(
-        "ddl", "a9", action="table", statement="DROP TABLE t", tables=["a.b.c"], names=[["a.b", "c"]]
+        "ddl", "a9", action="table", statement="DROP TABLE t", tables=["a.b.c"], names=[["a.b", "c"]], queue=0
     )
     assert barriers_by_table([drop], lambda database: ()).keys() == {("a.b", "c")}
     del drop["names"]
@@ -95,18 +119,94 @@ def test_every_name_has_its_own_directory(name: str) -> None:
 
 
 def test_dropping_a_database_empties_all_its_tables() -> None:
-    drop = message("ddl", "a9", action="database", statement="DROP DATABASE shop", tables=[])
+    drop = message(
+        "ddl", "a9", action="database", statement="DROP DATABASE shop", tables=[], queue=1, queues=2
+    )
     found = barriers_by_table([drop, MESSAGES[0]], lambda database: ("old",))
-    assert {name: barriers.floors for name, barriers in found.items()} == {
-        NAME: ["a9"],
-        ("shop", "old"): ["a9"],
+    assert {name: barriers.drops for name, barriers in found.items()} == {
+        NAME: [("a9", 1, 2)],
+        ("shop", "old"): [("a9", 1, 2)],
     }
+    notes = Notes("shop.t")
+    assert found[NAME].add_to(notes) and notes.floor == "a9"
+
+
+def ddl(statement: str, sequence: str, *names: str, queue: int = 0) -> dict[str, Any]:
+    pairs = [["shop", name] for name in names]
+    return message(
+        "ddl", sequence, action="table", statement=statement, names=pairs, queue=queue, queues=2, tables=[]
+    )
+
+
+@pytest.mark.parametrize(
+    ("statement", "names", "dropped", "emptied"),
+    [
+        ("DROP TABLE a, b", ("a", "b"), {"a", "b"}, set()),
+        ("/* why */ DROP TABLE IF EXISTS a", ("a",), {"a"}, set()),
+        ("TRUNCATE a", ("a",), set(), {"a"}),
+        ("RENAME TABLE a TO b", ("a", "b"), {"a"}, {"b"}),
+        ("RENAME TABLE a TO b, c TO a", ("a", "b", "c"), {"c"}, {"a", "b"}),
+        ("ALTER TABLE A RENAME TO b", ("a", "b"), {"a"}, {"b"}),
+        ("CREATE OR REPLACE TABLE a (id INT)", ("a",), set(), {"a"}),
+    ],
+)
+def test_tables_that_a_statement_takes_away(
+    statement: str, names: tuple[str, ...], dropped: set[str], emptied: set[str]
+) -> None:
+    found = barriers_by_table([ddl(statement, "a9", *names)], lambda database: ())
+    assert {name for (_, name), barriers in found.items() if barriers.drops} == dropped
+    assert {name for (_, name), barriers in found.items() if barriers.floors} == emptied
+
+
+def dropped_in(*queues: int) -> Barriers:
+    drops = [ddl("DROP TABLE t", "b5", "t", queue=queue) for queue in queues]
+    return barriers_by_table(drops, lambda database: ())[NAME]
+
+
+@pytest.mark.parametrize("policy", [KEEP, DROP, ARCHIVE])
+def test_a_drop_waits_for_every_queue(policy: str) -> None:
+    notes = Notes("shop.t")
+    notes.define("a1", 1, ONE)
+    assert dropped_in(0).add_to(notes, policy)
+    assert (notes.floor, notes.dropped) == ("", "b5") and not notes.drops["b5"].is_complete
+    notes = Notes.decode(notes.encode())
+    assert not dropped_in(0).add_to(notes, policy)
+    assert dropped_in(1).add_to(notes, policy) and notes.drops["b5"].is_complete
+    again = barriers_by_table([message("schema", "b6", schema=1, **ONE.document())], lambda database: ())[
+        NAME
+    ]
+    assert again.recreates(notes.dropped) and not dropped_in(0).recreates(notes.dropped)
+    notes.raise_floor("b5")
+    assert not notes.drops and not dropped_in(1).add_to(notes, policy)
+
+
+def test_a_skipped_table_resumes_where_everything_is_known() -> None:
+    notes = Notes("shop.t")
+    notes.skip("b5", "column v: too long")
+    notes.skip("b7", "another")
+    notes = Notes.decode(notes.encode())
+    assert (notes.skipped, notes.skip_reason) == ("b7", "column v: too long")
+    for begun in ("b6", "b7"):
+        # A snapshot that began before some of the changes that were left out.
+        begin = message("snapshot", "c0", state="begin", begun=begun, queue=0, queues=2)
+        assert not barriers_by_table([begin], lambda database: ())[NAME].add_to(notes)
+    begin = message("snapshot", "c1", state="begin", begun="b8", queue=0, queues=2)
+    assert barriers_by_table([begin], lambda database: ())[NAME].add_to(notes)
+    assert not notes.skipped
+    notes.skip("c2", "again")
+    assert barriers_by_table([ddl("TRUNCATE t", "c3", "t")], lambda database: ())[NAME].add_to(notes)
+    assert not notes.skipped
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 2}', '{"version": 1, "table": "t"}'])
 def test_damaged_notes_are_an_error(text: str) -> None:
     with pytest.raises(MirrorError, match="cannot be read"):
         Notes.decode(text)
+
+
+def test_rows_without_a_key_cannot_be_mirrored() -> None:
+    with pytest.raises(MirrorError, match="no primary key"):
+        wanted_columns(Definition(ONE.columns, ()), typed_dates=True)
 
 
 def test_types() -> None:
@@ -116,6 +216,11 @@ def test_types() -> None:
     assert kind("int64 unsigned") == "decimal(20,0)"
     assert kind("decimal(38,2)") == "decimal(38,2)"
     assert kind("decimal(65,2)") == kind("time(3)") == kind("enum") == "string"
+    # Spark has no types for these; some databases do.
+    assert kind("uuid") == kind("inet4") == kind("inet6") == "string"
+    column = Column("c", "uuid", True)
+    assert spark_type(column, typed_dates=True, native={"uuid"}) == "uuid"
+    assert wider("uuid", "string") == wider("inet4", "inet6") == "string"
     assert (kind("bit(63)"), kind("bit(64)")) == ("bigint", "decimal(20,0)")
     assert kind("datetime(0)") == "timestamp_ntz"
     assert kind("datetime(0)", typed_dates=False) == "string"

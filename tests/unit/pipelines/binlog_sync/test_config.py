@@ -59,6 +59,7 @@ def test_a_valid_file(file: Path) -> None:
         ('password_file = "secret"', 'password_env = "NOT_THERE"', "which is not in the environment"),
         ('password_file = "secret"', 'password_file = "missing"', "missing cannot be read"),
         ('password_file = "secret"', 'password_file = "secret"\npassword_env = "X"', "one is enough"),
+        ('user = "metaq"', 'user = "m"\ncascades = "ignore"', "it must be reread or warn or stop"),
         ("[source]", "[source", "sync.toml: "),
         ("[state]", "[snapshot]", "there is no key snapshot.file"),
     ],
@@ -69,6 +70,16 @@ def test_mistakes(file: Path, old: str, new: str, message: str) -> None:
         read_config(file)
     assert message in f"{raised.value}; {raised.value.hint}"
     assert str(file) in str(raised.value)
+
+
+def test_cascades_need_snapshots(file: Path) -> None:
+    assert read_config(file).cascades == "reread"
+    file.write_text(f"{GOOD}\n[snapshot]\nenabled = false\n")
+    assert read_config(file).cascades == "warn"
+    text = GOOD.replace("[source]", '[source]\ncascades = "reread"')
+    file.write_text(f"{text}\n[snapshot]\nenabled = false\n")
+    with pytest.raises(ConfigError, match=r"snapshot\.enabled is false"):
+        read_config(file)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

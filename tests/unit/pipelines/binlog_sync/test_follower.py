@@ -38,6 +38,9 @@ class FedStream:
     def __init__(self, *items: Item) -> None:
         self._items = items
 
+    def forget_unwanted(self) -> None:
+        pass
+
     def items(self) -> Iterator[Item]:
         yield from self._items
         for _ in range(ITEMS_MAX):
@@ -141,6 +144,9 @@ class OneChunk:
     def __init__(self, moment: Moment = Moment(LOW, HIGH, False)) -> None:  # noqa: B008
         self.moment = moment
         self.asked: list[Position] = []
+
+    def estimate(self, database: str, table: str) -> int:
+        return 4
 
     def read(
         self, database: str, table: str, cursor: Cursor | None, reached: Position, committed: Set[str]

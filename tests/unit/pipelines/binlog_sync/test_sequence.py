@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metaq.pipelines.binlog_sync.coordinates import Coordinates
 from metaq.pipelines.binlog_sync.errors import BinlogError
-from metaq.pipelines.binlog_sync.sequence import sequence_number
+from metaq.pipelines.binlog_sync.sequence import ChangeCounter, reading_begun, sequence_number
 
 NUMBERS = st.tuples(*[st.integers(0, 2**32 - 1)] * 4)
 
@@ -21,6 +21,21 @@ def test_order(one: tuple[int, ...], other: tuple[int, ...]) -> None:
 
     assert (text(one) < text(other)) == (one < other)
     assert len(text(one)) == len(text(other)) == 35
+
+
+def test_rows_that_are_read_again_are_newer_and_older_than_the_next_transaction() -> None:
+    here, next_one = Coordinates("binlog.000001", 400), Coordinates("binlog.000001", 401)
+    counter = ChangeCounter(5, here)
+    numbers = [counter.current]
+    for reading in (1, 2**40):
+        counter.begin(5, here, reading)
+        numbers += [counter.current]
+        assert counter.current == reading_begun(5, here, reading)
+    counter.begin(5, here)
+    numbers += [counter.next(), counter.current, reading_begun(5, next_one, 1)]
+    assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers) - 1
+    # Mirrors in databases have room for this much.
+    assert max(map(len, numbers)) <= 64
 
 
 @pytest.mark.parametrize("file", ["binlog", "binlog.", "binlog.x", "", "binlog.99999999999"])

@@ -105,6 +105,8 @@ def test_times() -> None:
     assert parse_time("-10 minutes") == Time(600_000, is_relative=True)
     assert parse_time("-1 hour 30 minutes").at(10_000_000) == 10_000_000 - 5_400_000
     assert parse_time("-2 days").at(5) == 0
+    assert parse_time("-10m") == parse_time("-10 minutes"), "the units of the command line"
+    assert parse_time("-500ms") == parse_time("-500 milliseconds")
     for wrong in (
         "",
         "yesterday",

@@ -7,7 +7,7 @@ import pytest
 from metaq.client.session.routes import Queue
 from metaq.spark.errors import OptionError
 from metaq.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS
-from metaq.spark.source.offsets import AtOffsets, AtTime, Earliest, Latest, Time
+from metaq.spark.source.offsets import AtOffset, AtOffsets, AtTime, Earliest, Latest, Time
 from metaq.spark.source.options import SOURCE, SourceOptions, source_options
 
 
@@ -53,6 +53,30 @@ def test_everything_at_once() -> None:
     assert found.is_filtered
     assert not found.fails_on_data_loss
     assert (found.strategy, found.timeout_s) == ("latest", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("earliest", Earliest()),
+        (" Latest", Latest()),
+        ("-10m", AtTime(Time(600_000, is_relative=True))),
+        ("2023-11-14T22:13:20Z", AtTime(Time(1_700_000_000_000))),
+        ("23", AtOffset(23)),
+        ("first", Earliest()),
+        ("end", Latest()),
+        (
+            '{"orders": {"b": {"0": "earliest", "1": "latest", "2": -2}}}',
+            AtOffsets(
+                {Queue("orders", "b", 0): -2, Queue("orders", "b", 1): -1, Queue("orders", "b", 2): -2}
+            ),
+        ),
+    ],
+)
+def test_positions_have_the_words_of_client_and_command_line(text: str, position: object) -> None:
+    assert options(streaming=True, startingOffsets=text).start == position
+    if not isinstance(position, Earliest | AtOffsets):
+        assert options(endingOffsets=text).end == position
 
 
 def test_every_option_is_taken_by_one_kind_of_query_at_least() -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 from pyspark.sql.datasource import (
     EqualTo,
@@ -14,6 +19,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
+from pyspark.sql.worker.data_source_pushdown_filters import deserializeFilter
 
 from metaq.client.session.routes import Queue
 from metaq.spark.source.offsets import Range
@@ -60,6 +66,45 @@ def test_tags_are_the_brokers_unless_it_has_another_filter() -> None:
     assert narrow(with_sql, [wanted])[1] == [wanted]
     second = EqualTo(("tags",), "x")
     assert narrow(OPTIONS, [wanted, second])[1] == [second]
+
+
+def test_spark_sends_times_that_are_understood() -> None:
+    # A variant of the kind timestamp: microseconds since 1970.
+    variant = bytes([12 << 2]) + (3_600_000_000).to_bytes(8, "little")
+    value = {"value": b64encode(variant).decode(), "metadata": b64encode(b"\x01\x00\x00").decode()}
+    wanted = deserializeFilter(
+        {"name": "GreaterThan", "columnPath": ["storeTimestamp"], "value": value, "isNegated": False}
+    )
+    assert narrow(OPTIONS, [wanted])[0].from_ms == 3_600_000
+
+
+class Clock:
+    """A queue in which one message was stored every second since 1970."""
+
+    def offsets_at(self, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
+        return {queue: -(-time_ms // 1000) for queue, time_ms in times_ms.items()}
+
+
+@pytest.mark.parametrize(
+    ("filters", "cut"),
+    [
+        ([GreaterThan], (3540, 10_000)),
+        ([GreaterThanOrEqual], (3540, 10_000)),
+        ([LessThan], (0, 3661)),
+        ([LessThanOrEqual], (0, 3661)),
+        ([EqualTo], (3540, 3661)),
+        ([GreaterThan, LessThan], (3540, 3661)),
+    ],
+)
+def test_store_times_cut_ranges_with_a_minute_for_clocks_and_spark_applies_them_too(
+    filters: list[Any], cut: tuple[int, int]
+) -> None:
+    moment = datetime(1970, 1, 1, 1, tzinfo=UTC)
+    wanted = [kind(("storeTimestamp",), moment) for kind in filters]
+    narrowed, left = narrow(OPTIONS, wanted)
+    assert left == wanted
+    assert narrowed.cut_times(Clock(), [Range(QUEUE, 0, 10_000)]) == [Range(QUEUE, *cut)]
+    assert narrowed.cut_times(Clock(), [Range(QUEUE, 5_000, 5_000)]) == [Range(QUEUE, 5_000, 5_000)]
 
 
 @pytest.mark.parametrize(

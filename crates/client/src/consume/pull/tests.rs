@@ -206,6 +206,21 @@ fn what_is_paused_is_kept_and_the_longest_waiting_comes_first() {
 }
 
 #[test]
+fn a_reset_drops_what_nobody_has_taken_and_needs_no_decision() {
+    let mut prefetch = prefetch(&[1]);
+    prefetch.put(1, read(0, "8", &records(5..8), 5));
+    assert_eq!(offsets(&prefetch.take(1)), [(1, 5)]);
+    let mut answer = reply(21, "100", b"");
+    answer.remark = Some("OFFSET_RESET".to_owned());
+    assert_eq!(prefetch.put(1, Answer::read(&answer, &PullQuery::default(), 8)), Change::default());
+    assert_eq!((prefetch.take(9), prefetch.events()), (vec![], vec![]));
+    assert_eq!(prefetch.get(1).unwrap().position(), 100);
+    assert_eq!(prefetch.next_pull(1, &LIMITS).unwrap().unwrap().queue_offset, 100);
+    prefetch.put(1, read(0, "102", &records(100..102), 100));
+    assert_eq!(offsets(&prefetch.take(9)), [(1, 100), (1, 101)]);
+}
+
+#[test]
 fn a_suggested_replica_is_told_of_once() {
     let mut prefetch = prefetch(&[1]);
     let answer = Answer::Records {

@@ -76,6 +76,25 @@ fn a_full_batch_waits_for_nothing() {
 }
 
 #[test]
+fn a_burst_is_spread_over_batches_until_enough_are_on_their_way() {
+    let mut lanes = lanes(1 << 20);
+    let any = lanes.find_or_make("t", None);
+    let given = lanes.find_or_make("t", Some(&queue(0)));
+    let now = Instant::now();
+    for _ in 0..1000 {
+        put(&mut lanes, any, b"one", now);
+        put(&mut lanes, given, b"one", now);
+    }
+    let (mut due, _) = lanes.take_due(now);
+    assert_eq!(due.iter().map(|batch| batch.count()).collect::<Vec<_>>(), [SPREAD_COUNT; IN_FLIGHT_MAX]);
+    finish(&mut lanes, &due.pop().unwrap());
+    let (rest, _) = lanes.take_due(now + LINGER);
+    let mut counts: Vec<usize> = rest.iter().map(|batch| batch.count()).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [1000 - IN_FLIGHT_MAX * SPREAD_COUNT, 1000], "a given queue gets one batch");
+}
+
+#[test]
 fn one_at_a_time_where_order_counts_and_the_next_grows_meanwhile() {
     let mut lanes = lanes(1000);
     let queue = queue(1);

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from metaq.client.consumer.group.rebalance import Locks, Shares
@@ -32,6 +32,10 @@ LOCK_INTERVAL_S: Final = 20.0
 LOCK_WANTED_INTERVAL_S: Final = 0.5
 LOCK_TRUSTED_S: Final = 30.0
 """A lock lasts a minute at the broker. We stop long before, so a queue never has two readers."""
+LOST_TRUSTED_S: Final = 3.0
+"""When its connection has ended, a broker gives our queues away after 5 s without a sign of us."""
+LOST_INTERVAL_S: Final = 0.5
+"""The interval at which locks are renewed after their connection has ended."""
 RELEASE_TIMEOUT_S: Final = 25.0
 """How long an ordered queue waits for the message in hand before it goes to another member."""
 RELEASE_INTERVAL_S: Final = 0.01
@@ -61,12 +65,18 @@ class Assignment:
         self._wanted: frozenset[Queue] = frozenset()
         self._rebalance_now = asyncio.Event()
         self._changing = asyncio.Lock()
+        self.ready = asyncio.Event()
+        """Set when the share of every subscribed topic was known once, and its queues were begun."""
+        self._doubtful: set[Queue] = set()
+        """Queues whose locks were not renewed since the connection to their broker ended."""
 
     async def find_routes(self) -> None:
         """Asks for the routes of all topics, so that the first heartbeat reaches their brokers."""
         for topic in self._shares.topics:
             with contextlib.suppress(MetaqError):  # A topic without a route does not keep us from joining.
-                await self._shares.look(topic)
+                queues = await self._shares.look(topic)
+                if topic != self._options.retry_topic:
+                    await self._committed.note_ends(queues)
         self._session.routes.watch(self._route_changed)
 
     def start(self) -> None:
@@ -75,10 +85,12 @@ class Assignment:
         if self._options.ordered:
             self._tasks.spawn(self._keep_asking_for_locks(), "wanted locks")
             self._tasks.run_every(LOCK_INTERVAL_S, self._renew_locks, "renewal of locks")
+            self._session.watch_lost(self._connection_lost)
 
     def stop(self) -> None:
         """Ignores further changes of routes."""
         self._session.routes.unwatch(self._route_changed)
+        self._session.unwatch_lost(self._connection_lost)
 
     async def unlock(self) -> None:
         """Gives the locks of all queues back."""
@@ -91,18 +103,23 @@ class Assignment:
     async def reset(self, offsets: Mapping[Queue, int]) -> None:
         """Continues at other offsets in these queues, and forgets messages that were pulled and not settled.
 
-        An ordered consumer waits for the message in hand first; otherwise the next one would overtake it.
+        The next message of an ordered consumer waits for the one in hand, however long that takes.
         """
-        async with self._changing:
-            buffers = self._prefetch.buffers
-            mine = {queue: queue_offset for queue, queue_offset in offsets.items() if queue in buffers}
-            await asyncio.gather(*(self._finish_in_hand(buffers[queue]) for queue in mine))
-            for queue, queue_offset in mine.items():
-                locked_until = buffers[queue].locked_until
-                await self._pulls.drop(queue)
-                self._pulls.begin(queue, queue_offset, locked_until)
-            if mine:
-                await self._committed.set(mine)
+        buffers = self._prefetch.buffers
+        moved = {
+            queue: queue_offset
+            for queue, queue_offset in offsets.items()
+            if queue in buffers and self._pulls.restart(buffers[queue], queue_offset)
+        }
+        if moved:
+            await self._committed.set(moved)
+
+    async def follow_resets(self, buffers: Iterable[QueueBuffer]) -> None:
+        """Continues where the group was reset to in these queues, whose broker has ignored our commits."""
+        for buffer in buffers:
+            queue_offset = await self._committed.read(buffer.queue)
+            if queue_offset is not None and self._prefetch.buffers.get(buffer.queue) is buffer:
+                await self.reset({buffer.queue: queue_offset})
 
     # Rebalancing
 
@@ -120,6 +137,10 @@ class Assignment:
                 _log.exception("group %s: the rebalance failed and runs again", self._options.group)
             lacks_route = any(topic not in self._shares.known for topic in self._shares.topics)
             lacks_queue = not self._options.ordered and self._wanted != self._prefetch.buffers.keys()
+            if not lacks_queue and all(
+                subscription.topic in self._shares.known for subscription in self._options.subscriptions
+            ):
+                self.ready.set()
             interval_s = INCOMPLETE_INTERVAL_S if lacks_route or lacks_queue else REBALANCE_INTERVAL_S
             # Not wait_for, which loses a cancellation that arrives together with the event.
             with contextlib.suppress(TimeoutError):
@@ -174,10 +195,10 @@ class Assignment:
     async def _finish_in_hand(self, buffer: QueueBuffer) -> None:
         """Stops giving out messages of a queue; if it is ordered, waits until the one in hand is settled."""
         buffer.revoked = True
-        if self._options.ordered and buffer.in_hand:
+        if self._options.ordered and buffer.in_hand_together:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                    while buffer.in_hand and buffer.locked_until > time.monotonic():
+                    while buffer.in_hand_together and buffer.locked_until > time.monotonic():
                         await asyncio.sleep(RELEASE_INTERVAL_S)
 
     async def _notify(self, gained: frozenset[Queue], lost: frozenset[Queue]) -> None:
@@ -200,6 +221,26 @@ class Assignment:
                 except Exception:
                     _log.exception("group %s: asking for locks failed", self._options.group)
 
+    def _connection_lost(self, address: str) -> None:
+        """Trusts the locks of a broker only for a moment, because it may give our queues away."""
+        if self._prefetch.is_stopped:
+            return
+        trusted_until = time.monotonic() + LOST_TRUSTED_S
+        is_renewing = bool(self._doubtful)
+        for queue, buffer in self._prefetch.buffers.items():
+            if self._session.routes.group_address(queue.broker) == address:
+                buffer.locked_until = min(buffer.locked_until, trusted_until)
+                self._doubtful.add(queue)
+        if self._doubtful and not is_renewing:
+            self._tasks.spawn(self._regain_locks(), "locks of lost connections")
+
+    async def _regain_locks(self) -> None:
+        while self._doubtful:
+            await self._renew_locks()
+            self._doubtful &= self._prefetch.buffers.keys()
+            if self._doubtful:
+                await asyncio.sleep(LOST_INTERVAL_S)
+
     async def _renew_locks(self) -> None:
         buffers = self._prefetch.buffers
         asked_at = time.monotonic()
@@ -207,6 +248,7 @@ class Assignment:
         granted = await self._locks.lock(held) if held else held
         for queue in granted & frozenset(buffers):
             buffers[queue].locked_until = asked_at + LOCK_TRUSTED_S
+            self._doubtful.discard(queue)
         self._prefetch.wake()
         if held - granted:
             # In a task of its own: a rebalance may take long, and the next renewal must not wait for it.

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from metaq.client.consumer.options import ConsumerOptions
 from metaq.client.session.routes import Queue
-from metaq.errors import MetaqError, NoRoute
+from metaq.client.stderr_fallback import once
+from metaq.errors import MetaqError, NoRoute, explained
 from metaq.protocol.bodies import ConsumerList, LockBatchRequestBody, LockBatchResponseBody
 from metaq.protocol.clients import GetConsumerListByGroup, LockBatchQueues, UnlockBatchQueues
+from metaq.protocol.errors import Unreachable
 from metaq.protocol.java_json import MessageQueue
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class Shares:
         self._shares: dict[str, frozenset[Queue]] = {}
         self._first_seen: dict[str, frozenset[Queue]] = {}
         """The queues that each topic had when we first looked; empty if the topic did not exist."""
+        self.problems: dict[str, MetaqError] = {}
+        """Why the share of a topic is not known, by topic."""
 
     @property
     def topics(self) -> list[str]:
@@ -74,14 +78,31 @@ class Shares:
                 # The topic was deleted or does not exist yet.
                 self.known.pop(topic, None)
                 self._shares.pop(topic, None)
-            _log.debug("group %s has no share of %s: %s", self._options.group, topic, error)
+            self._report(topic, error)
             return
         except MetaqError as error:
-            # The first heartbeat creates the retry topic, and the first message may create a topic.
-            _log.debug("group %s keeps its share of %s: %s", self._options.group, topic, error)
+            self._report(topic, error)
             return
         self.known[topic] = frozenset(queues)
         self._shares[topic] = frozenset(share)
+        self.problems.pop(topic, None)
+
+    def _report(self, topic: str, error: MetaqError) -> None:
+        """Warns once about each kind of problem with a topic, until it is read again."""
+        before = self.problems.get(topic)
+        self.problems[topic] = error
+        # The first heartbeat creates the retry topic, and until it has arrived no broker knows us.
+        is_expected = topic == self._options.retry_topic or not isinstance(error, (NoRoute, Unreachable))
+        if is_expected or type(before) is type(error):
+            _log.debug("group %s has no share of %s: %s", self._options.group, topic, error)
+            return
+        _log.warning(
+            "group %s gets no messages of %s: %s",
+            self._options.group,
+            topic,
+            explained(error),
+            extra=once(type(error), self._options.group, topic),
+        )
 
     async def _members(self, queues: list[Queue]) -> list[str]:
         """Returns the client ids of the group, from the first broker of the topic that knows us."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from metaq.client.consumer.offsets.storage import earliest_offset, latest_offset, offset_at
 from metaq.errors import UsageError
+from metaq.position_words import warn_of_old_word
 
 if TYPE_CHECKING:
     from metaq.client.session.routes import Queue
@@ -19,13 +20,15 @@ Position = int | Start
 """A queue offset, a time, or one of the two ends of the queue."""
 
 
-def check_position(position: Position) -> None:
-    """Raises UsageError unless the value is a position."""
+def checked_position(position: Position) -> Position:
+    """Returns the position, with the current word for an old one. Raises UsageError unless it is one."""
+    position = cast("Position", warn_of_old_word(position))
     is_offset = isinstance(position, int) and not isinstance(position, bool) and position >= 0
     if not (is_offset or isinstance(position, datetime) or position in ("earliest", "latest")):
         raise UsageError(
             f"{position!r} is not a position", hint="use an offset, a datetime, 'earliest' or 'latest'"
         )
+    return position
 
 
 async def resolve_position(session: Session, queue: Queue, position: Position) -> int:

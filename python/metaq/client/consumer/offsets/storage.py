@@ -1,4 +1,4 @@
-"""Storage of committed offsets: at the brokers in cluster mode, in a local file in broadcast mode."""
+"""Storage of committed offsets: at the brokers in cluster mode, in a file or in memory in broadcast mode."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
 from metaq.client.session.routes import Queue
 from metaq.client.tasks import Tasks
 from metaq.durable import replace_file
-from metaq.errors import ClientClosed, CommandError
+from metaq.errors import ClientClosed, MetaqError, UnusableFile
 from metaq.held_file import HeldFile
 from metaq.journal import FileJournal
 from metaq.journal.file_journal import directory_beside
+from metaq.private_files import whose
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.offsets import (
+    PREVIOUSLY_RESET,
     GetMaxOffset,
     GetMinOffset,
     QueryConsumerOffset,
@@ -32,7 +34,11 @@ from metaq.protocol.offsets import (
 if TYPE_CHECKING:
     from metaq.client.session.session import Session
 
+_T = TypeVar("_T")
+
 CALL_TIMEOUT_S: Final = 5.0
+NUMBERED_FILES_MAX: Final = 1000
+"""The largest number of consumers of one group that keep their offsets in the same directory."""
 
 _Table = tuple[str, str]
 """A broker and a topic: the unit in which brokers store a group's offsets."""
@@ -46,8 +52,10 @@ class Offsets(Protocol):
     async def read(self, queue: Queue) -> int | None:
         """Returns the committed offset, or None if the group has never committed one."""
 
-    async def commit(self, offsets: Mapping[Queue, int]) -> None:
-        """Raises MetaqError or OSError if some could not be stored. The caller may try again later."""
+    async def commit(self, offsets: Mapping[Queue, int]) -> frozenset[Queue]:
+        """Returns the queues whose group was reset in the meantime: their offsets were not stored.
+
+        Raises MetaqError or OSError if some could not be stored. The caller may try again later."""
 
     async def close(self) -> None: ...
 
@@ -79,7 +87,7 @@ class BrokerOffsets:
             return None
         return reply.check().header(QueueOffset).queue_offset
 
-    async def commit(self, offsets: Mapping[Queue, int]) -> None:
+    async def commit(self, offsets: Mapping[Queue, int]) -> frozenset[Queue]:
         tables: dict[_Table, list[Queue]] = {}
         for queue in offsets:
             tables.setdefault((queue.broker, queue.topic), []).append(queue)
@@ -87,9 +95,12 @@ class BrokerOffsets:
             self._tasks.spawn(self._commit_table(table, queues, offsets), f"commit {table[1]}")
             for table, queues in tables.items()
         ]
-        await _run_all(asyncio.shield(commit) for commit in commits)
+        done = await _run_all(asyncio.shield(commit) for commit in commits)
+        return frozenset().union(*done)
 
-    async def _commit_table(self, table: _Table, queues: list[Queue], offsets: Mapping[Queue, int]) -> None:
+    async def _commit_table(
+        self, table: _Table, queues: list[Queue], offsets: Mapping[Queue, int]
+    ) -> list[Queue]:
         """Commits the offsets of one broker and topic, the very first one alone.
 
         Apache's broker creates the table of a topic with its first offset. Two first offsets at the same time
@@ -97,27 +108,50 @@ class BrokerOffsets:
         """
         async with self._turns[table]:
             stored = (self._session.routes.group_address(table[0]), table[1])
+            done: list[bool] = []
             if stored not in self._tables:
-                await self._commit_one(queues[0], offsets[queues[0]])
+                done.append(await self._commit_one(queues[0], offsets[queues[0]]))
                 self._tables.add(stored)
-                queues = queues[1:]
-            await _run_all(self._commit_one(queue, offsets[queue]) for queue in queues)
+            rest = queues[len(done) :]
+            done += await _run_all(self._commit_one(queue, offsets[queue]) for queue in rest)
+            return [queue for queue, is_stored in zip(queues, done, strict=True) if not is_stored]
 
-    async def _commit_one(self, queue: Queue, queue_offset: int) -> None:
+    async def _commit_one(self, queue: Queue, queue_offset: int) -> bool:
+        """Returns False if the group was reset, and the broker ignored the offset."""
         command = UpdateConsumerOffset(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.id, commit_offset=queue_offset
         )
-        (await self._session.call_group(queue, command, timeout=CALL_TIMEOUT_S)).check()
+        reply = (await self._session.call_group(queue, command, timeout=CALL_TIMEOUT_S)).check()
+        return reply.remark != PREVIOUSLY_RESET
 
     async def close(self) -> None:
         await self._tasks.end()
 
 
-async def _run_all(work: Iterable[Awaitable[None]]) -> None:
+async def _run_all(work: Iterable[Awaitable[_T]]) -> list[_T]:
     """Runs everything to its end and then raises the first failure."""
+    done: list[_T] = []
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
+        done.append(outcome)
+    return done
+
+
+class MemoryOffsets:
+    """Broadcast mode without a file: every start begins anew."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[Queue, int] = {}
+
+    async def read(self, queue: Queue) -> int | None:
+        return self._offsets.get(queue)
+
+    async def commit(self, offsets: Mapping[Queue, int]) -> frozenset[Queue]:
+        self._offsets.update(offsets)
+        return frozenset()
+
+    async def close(self) -> None: ...
 
 
 class FileOffsets:
@@ -137,31 +171,37 @@ class FileOffsets:
         try:
             self._held = HeldFile(path.with_suffix(".lock"))
         except BlockingIOError:
-            raise CommandError(
+            raise FileInUse(
                 f"{path}: another consumer keeps its offsets in this file",
-                hint="give each process its own file with offsets_file=…",
+                hint="leave offsets_file out, or give each process its own file",
             ) from None
+        except OSError as error:
+            raise _unusable(path, error) from None
         try:
             self._offsets: dict[Queue, int] = {}
             self._journal = self._load()
             for key, value in self._journal.values.items():
                 self._on_change(key, value)
+        except OSError as error:
+            self._held.close()
+            raise _unusable(path, error) from None
         except BaseException:
             self._held.close()
             raise
 
     @classmethod
-    async def open(cls, path: Path) -> FileOffsets:
-        """Opens the file in a thread. Raises CommandError, JournalDamaged or OSError.
+    async def open(cls, path: Path, *, numbered: bool = False) -> FileOffsets:
+        """Opens the file in a thread. Raises UnusableFile or JournalDamaged.
 
-        The thread continues if the caller is cancelled; it then unlocks the file at once.
+        If the file is in use and `numbered` is set, it opens the first free one of `name~2`, `name~3` and so
+        on. The thread continues if the caller is cancelled; it then unlocks the file at once.
         """
         guard = threading.Lock()
         opened: list[FileOffsets] = []
         is_cancelled = False
 
         def open_file() -> FileOffsets:
-            offsets = cls(path)
+            offsets = cls._first_free(path) if numbered else cls(path)
             with guard:
                 opened.append(offsets)
                 if is_cancelled:
@@ -177,10 +217,23 @@ class FileOffsets:
                     offsets._abandon()
             raise
 
+    @classmethod
+    def _first_free(cls, path: Path) -> FileOffsets:
+        # Group names contain no tilde, so other groups do not use these names.
+        for number in range(1, NUMBERED_FILES_MAX + 1):
+            try:
+                return cls(path if number == 1 else path.with_stem(f"{path.stem}~{number}"))
+            except FileInUse:
+                continue
+        raise UnusableFile(
+            f"{path}: {NUMBERED_FILES_MAX} consumers keep their offsets in {path.parent}",
+            hint='use offsets="memory", or another METAQ_CLIENT_DIRECTORY',
+        )
+
     async def read(self, queue: Queue) -> int | None:
         return self._offsets.get(queue)
 
-    async def commit(self, offsets: Mapping[Queue, int]) -> None:
+    async def commit(self, offsets: Mapping[Queue, int]) -> frozenset[Queue]:
         if not self._is_open:
             raise ClientClosed(f"{self._path}: the file of offsets is closed")
         await self._journal.write(
@@ -190,6 +243,7 @@ class FileOffsets:
                 if self._offsets.get(queue) != queue_offset
             ]
         )
+        return frozenset()
 
     async def close(self) -> None:
         if self._is_open:
@@ -222,7 +276,7 @@ class FileOffsets:
             }
             return {_key(queue): b"%d" % queue_offset for queue, queue_offset in queues.items()}
         except (ValueError, KeyError, TypeError) as error:
-            raise CommandError(
+            raise UnusableFile(
                 f"{self._path}: the offsets cannot be read: {error!r}",
                 hint=f"remove the file and {directory_beside(self._path)} to begin where start=… says",
             ) from None
@@ -233,6 +287,15 @@ class FileOffsets:
             for queue, queue_offset in self._offsets.items()
         ]
         return json.dumps({"offsets": rows}).encode()
+
+
+class FileInUse(UnusableFile):
+    """Another consumer keeps its offsets in the file."""
+
+
+def _unusable(path: Path, error: OSError) -> MetaqError:
+    hint = whose(path, error) or 'choose another offsets_file or METAQ_CLIENT_DIRECTORY, or offsets="memory"'
+    return UnusableFile(f"{path}: the offsets cannot be kept there: {error.strerror or error}", hint=hint)
 
 
 def _key(queue: Queue) -> str:

@@ -35,8 +35,13 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("count_max", "bytes_max", "span_max"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+            check_whole(name, getattr(self, name))
+
+
+def check_whole(name: str, value: object) -> None:
+    """Raises ValueError unless the value is a whole number, at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}: it must be a whole number, at least 1")
 
 
 class QueueBuffer:
@@ -65,6 +70,10 @@ class QueueBuffer:
         """Queue offset → failed attempts, for messages that are retried without the broker."""
         self.in_hand = 0
         """Messages that were taken and not settled."""
+        self.previous: QueueBuffer | None = None
+        """The buffer that this one replaced when the group was reset. It may still have messages in hand."""
+        self.is_pulling = False
+        """A pull is under way, whose answer says if the group is reset."""
         self.room = asyncio.Event()
         """Set on the consumer's loop when `awaits_room` is set and there is room again."""
         self.awaits_room = False
@@ -79,6 +88,16 @@ class QueueBuffer:
     @property
     def unsettled(self) -> int:
         return len(self._unsettled)
+
+    @property
+    def in_hand_together(self) -> int:
+        """Messages in hand of this buffer and of those that it replaced."""
+        if self.previous is None:
+            return self.in_hand
+        before = self.previous.in_hand_together
+        if not before:
+            self.previous = None
+        return self.in_hand + before
 
     @property
     def bytes_held(self) -> int:

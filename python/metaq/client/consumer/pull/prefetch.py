@@ -51,7 +51,7 @@ class Prefetch:
     @property
     def in_hand(self) -> int:
         """The number of messages that were taken and not settled."""
-        return sum(buffer.in_hand for buffer in self.buffers.values())
+        return sum(buffer.in_hand_together for buffer in self.buffers.values())
 
     @property
     def buffered_bytes(self) -> int:
@@ -82,6 +82,16 @@ class Prefetch:
         with self._lock:
             self.buffers.pop(queue).dropped = True
             self._turns.forget(queue)
+
+    def replace(self, buffer: QueueBuffer) -> None:
+        """Continues a queue with another buffer. Messages that were taken before can no longer be settled;
+        in an ordered queue the next one waits for them all the same."""
+        with self._lock:
+            before = self.buffers[buffer.queue]
+            before.dropped = True
+            buffer.locked_until = before.locked_until
+            buffer.previous = before
+            self.buffers[buffer.queue] = buffer
 
     def put(self, buffer: QueueBuffer, messages: list[Message], next_offset: int) -> None:
         """Adds the result of a pull; runs on the event loop."""
@@ -171,7 +181,7 @@ class Prefetch:
         if not self._options.ordered:
             return True
         now = time.monotonic()
-        return not buffer.in_hand and buffer.locked_until > now and buffer.resting_until <= now
+        return not buffer.in_hand_together and buffer.locked_until > now and buffer.resting_until <= now
 
     # Settling
 

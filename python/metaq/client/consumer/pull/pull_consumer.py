@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from metaq._core import Message, PullStream
 from metaq.client.compression import INFLATED_BYTES_MAX
-from metaq.client.consumer.offsets.positions import Position, check_position, resolve_position
+from metaq.client.consumer.offsets.positions import Position, checked_position, resolve_position
 from metaq.client.consumer.offsets.storage import BrokerOffsets
 from metaq.client.consumer.pull.assigned_queues import AssignedQueues
 from metaq.client.consumer.pull.buffers import BYTES_MAX, COUNT_MAX, Limits
@@ -49,13 +49,12 @@ class PullConsumer:
         """Raises UsageError or ValueError for options that make no sense."""
         if group is not None:
             check_group(group)
-        check_position(start)
         check_read_from(read_from)
         limits = Limits(buffer_count, buffer_bytes)
         self._session = session
         self._group = group
         self._filter = (tags, sql, function)
-        self._start = start
+        self._start = checked_position(start)
         self._offsets = None if group is None else BrokerOffsets(session, group)
         self._is_closed = False
         self._progress = asyncio.Event()
@@ -122,7 +121,7 @@ class PullConsumer:
         A position is "earliest", "latest", a datetime or a queue offset.
         """
         self._require_open()
-        check_position(position)
+        position = checked_position(position)
         for queue in queues or self.queues:
             self._assigned.require(queue)
             queue_offset = await resolve_position(self._session, queue, position)
@@ -181,13 +180,21 @@ class PullConsumer:
     async def commit(self) -> dict[Queue, int]:
         """Commits how far every queue was polled, and returns the offsets.
 
-        Raises UsageError without a group, and MetaqError if a broker did not store an offset.
+        If the group was reset in the meantime, nothing is committed for the queue: `poll` continues at the
+        new offset, which is returned. Raises UsageError without a group, and MetaqError if a broker did not
+        store an offset.
         """
         self._require_open()
         if self._offsets is None:
             raise UsageError("a puller without a group cannot commit", hint="give group=… to puller")
         offsets = {queue: self.position(queue) for queue in self.queues}
-        await self._offsets.commit(offsets)
+        for queue in await self._offsets.commit(offsets):
+            reset_to = await self._offsets.read(queue)
+            if reset_to is not None and queue in self._assigned:
+                self._assigned.begin(queue, reset_to)
+                offsets[queue] = reset_to
+                # The broker ignores other offsets until it has this one.
+                await self._offsets.commit({queue: reset_to})
         return offsets
 
     async def committed(self, queue: Queue) -> int | None:

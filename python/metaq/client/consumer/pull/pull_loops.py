@@ -12,6 +12,7 @@ from metaq.client.consumer.pull.buffers import QueueBuffer
 from metaq.client.consumer.pull.requests import PullRequests, PullResult
 from metaq.client.consumer.settlement.send_back import send_back
 from metaq.client.consumer.subscription import DEAD_LETTER_LEVEL, Subscription
+from metaq.client.stderr_fallback import once
 from metaq.client.tasks import end_tasks
 from metaq.errors import MetaqError
 from metaq.protocol.codes import ResponseCode
@@ -63,6 +64,29 @@ class PullLoops:
         buffer = QueueBuffer(queue, queue_offset, self._options.limits)
         buffer.locked_until = locked_until
         self._prefetch.add(buffer)
+        self._run(buffer)
+
+    def restart(self, buffer: QueueBuffer, queue_offset: int) -> bool:
+        """Continues a queue at another offset, because its group was reset, and forgets what was pulled.
+
+        Returns False if the buffer is not used any more, or if the queue is being given up: whoever reads it
+        next begins at the new offset.
+        """
+        queue = buffer.queue
+        if buffer.dropped or buffer.revoked or self._prefetch.is_stopped:
+            return False
+        _log.info("group %s: %s continues at %d after a reset", self._options.group, queue, queue_offset)
+        fresh = QueueBuffer(queue, queue_offset, self._options.limits)
+        self._prefetch.replace(fresh)
+        self._committed.forget(queue)
+        former = self._loops[queue]
+        if former is not asyncio.current_task():
+            former.cancel()
+        self._run(fresh)
+        return True
+
+    def _run(self, buffer: QueueBuffer) -> None:
+        queue = buffer.queue
         self._loops[queue] = asyncio.create_task(
             self._keep_pulling(buffer), name=f"metaq {self._options.group} pull {queue.topic}/{queue.id}"
         )
@@ -111,6 +135,7 @@ class PullLoops:
         queue = buffer.queue
         count = min(self._options.pull_count, max(1, buffer.limits.count_max - buffer.unsettled))
         room_bytes = max(1, buffer.bytes_max - buffer.bytes_held)
+        buffer.is_pulling = True
         try:
             result = await self._requests.pull(
                 queue, buffer.pull_offset, self._subscriptions[queue.topic], count, bytes_max=room_bytes
@@ -119,8 +144,18 @@ class PullLoops:
             await self._refused(queue, error)
         else:
             await self._store(buffer, result)
+        finally:
+            buffer.is_pulling = False
 
     async def _store(self, buffer: QueueBuffer, result: PullResult) -> None:
+        if result.is_reset:
+            if self.restart(buffer, result.next_offset):
+                # The broker ignores other offsets until it has this one. If we read from a replica, no pull
+                # tells it where we are.
+                await self._committed.set({buffer.queue: result.next_offset})
+            else:
+                await asyncio.sleep(PAUSED_INTERVAL_S)
+            return
         if result.is_moved:
             if buffer.unsettled or result.next_offset == buffer.pull_offset:
                 await asyncio.sleep(PAUSED_INTERVAL_S)  # Messages from before the move are not settled yet.
@@ -132,15 +167,15 @@ class PullLoops:
         for message, problem in result.unreadable:
             # Retries would fail for ever. The dead letters keep it for somebody who can read it.
             _log.error("group %s: %s goes to the dead letters: %s", self._options.group, message.id, problem)
-            if not self._options.is_broadcast and not await self._bury(message):
+            if not self._options.is_broadcast and not await self._bury(message, problem):
                 await asyncio.sleep(FAILURE_PAUSE_S)
                 return  # The same pull runs again and may bury some messages twice.
         self._prefetch.put(buffer, result.messages, result.next_offset)
 
-    async def _bury(self, message: Message) -> bool:
+    async def _bury(self, message: Message, problem: Exception) -> bool:
         """Returns whether the broker has accepted the dead letter."""
         try:
-            await send_back(self._session, self._options, message, DEAD_LETTER_LEVEL)
+            await send_back(self._session, self._options, message, DEAD_LETTER_LEVEL, problem)
         except MetaqError as error:
             _log.warning("group %s: %s is not a dead letter yet: %s", self._options.group, message.id, error)
             return False
@@ -153,5 +188,11 @@ class PullLoops:
         elif error.code in (ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY):
             await asyncio.sleep(BUSY_PAUSE_S)
         else:
-            _log.warning("group %s: pull of %s was refused: %s", self._options.group, queue, error)
+            _log.warning(
+                "group %s: pull of %s was refused: %s",
+                self._options.group,
+                queue,
+                error,
+                extra=once("refused", self._options.group, queue.topic),
+            )
             await asyncio.sleep(FAILURE_PAUSE_S)

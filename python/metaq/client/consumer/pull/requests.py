@@ -36,6 +36,9 @@ slaves do so while they have a master."""
 INFLATED_TOGETHER_BYTES: Final = INFLATED_BYTES_MAX
 """The bytes that one pull may inflate to. The rest waits for the next pull: small bodies may become huge."""
 
+OFFSET_RESET: Final = "OFFSET_RESET"
+"""The remark of an answer that moves a consumer because somebody has reset its group."""
+
 _NOTHING_FOUND: Final = (
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -55,6 +58,8 @@ class PullResult:
     is_moved: bool
     """The queue does not contain the offset that we asked for: continue at `next_offset`, even backwards."""
     unreadable: list[Unreadable]
+    is_reset: bool = False
+    """The group was reset: continue at `next_offset`, and forget everything that was pulled before."""
 
 
 class PullRequests:
@@ -123,9 +128,10 @@ class PullRequests:
         if is_moved and not node.is_master:
             # A replica may lack messages that its master has, so only a master moves us.
             is_moved, next_offset = False, queue_offset
+        is_reset = is_moved and reply.remark == OFFSET_RESET
         if hold_ms and not found and next_offset == queue_offset:
             await asyncio.sleep(max(IDLE_PAUSE_S - (time.monotonic() - begun), 0))
-        return PullResult(messages, next_offset, is_moved, unreadable)
+        return PullResult(messages, next_offset, is_moved, unreadable, is_reset)
 
     async def _call(self, queue: Queue, command: PullMessage, timeout_s: float) -> tuple[ReadNode, Reply]:
         """Returns the first usable answer, and the node that gave it."""

@@ -129,7 +129,7 @@ class LocalRetries:
             _log.error("group %s: %s is given up: %r", self._options.group, message.id, error)
         else:
             try:
-                await send_to_dead_letters(self._session, self._options, message)
+                await send_to_dead_letters(self._session, self._options, message, error)
             except MetaqError as problem:
                 due_ms = now_ms() + int(self._options.local_first_wait * 1000)
                 await self._add_failure(stored, repr(problem), due_ms)

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote, unquote
 
-from metaq.errors import CommandError
-from metaq.private_files import make_private_directory, open_private
+from metaq.errors import UnusableFile
+from metaq.private_files import make_private_directory, open_private, whose
 
 if TYPE_CHECKING:
     from metaq.client.message import Message
@@ -107,10 +107,16 @@ class LocalRetryStore:
     """The store of one group. Any thread may use it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises CommandError if the file cannot be opened, and OSError if this account may not open it."""
-        make_private_directory(path.parent)
-        # SQLite gives its other files the mode of this one.
-        os.close(open_private(path))
+        """Raises UnusableFile if the file cannot be opened."""
+        try:
+            make_private_directory(path.parent)
+            # SQLite gives its other files the mode of this one.
+            os.close(open_private(path))
+        except OSError as error:
+            raise UnusableFile(
+                f"{path}: the store of parked messages cannot be opened: {error.strerror or error}",
+                hint=whose(path, error),
+            ) from None
         self._lock = threading.Lock()
         try:
             self._database = sqlite3.connect(
@@ -120,7 +126,7 @@ class LocalRetryStore:
             self._database.execute("PRAGMA synchronous=FULL")
             self._make_tables()
         except sqlite3.Error as error:
-            raise CommandError(f"{path}: the store of parked messages cannot be opened: {error}") from None
+            raise UnusableFile(f"{path}: the store of parked messages cannot be opened: {error}") from None
 
     def _make_tables(self) -> None:
         """Creates or upgrades the tables in one transaction, which only one process runs at a time."""

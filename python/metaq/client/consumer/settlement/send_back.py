@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from metaq.client.consumer.subscription import DEAD_LETTER_LEVEL
+from metaq.client.stderr_fallback import once
 from metaq.protocol.errors import Refused
-from metaq.protocol.messages import ConsumerSendMsgBack, SendMessageV2
+from metaq.protocol.messages import ConsumerSendMsgBack, SendMessageV2, TakenBack
 from metaq.protocol.names import INNER_PRODUCER_GROUP
-from metaq.protocol.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, encode_properties
+from metaq.protocol.properties import (
+    DEAD_LETTER_ERROR,
+    DEAD_LETTER_REASON,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    encode_properties,
+)
 
 if TYPE_CHECKING:
     from metaq.client.consumer.options import ConsumerOptions
@@ -18,12 +25,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+REASON_CHARACTERS_MAX: Final = 500
 
-async def send_back(session: Session, options: ConsumerOptions, message: Message, level: int) -> None:
+
+async def send_back(
+    session: Session,
+    options: ConsumerOptions,
+    message: Message,
+    level: int,
+    error: BaseException | None = None,
+) -> None:
     """Asks the broker to deliver a message again after a delay level, or to make it a dead letter.
 
-    Raises MetaqError.
+    A dead letter is logged, and MetaQ's brokers store the error with it. Raises MetaqError.
     """
+    reason, kind = describe(error)
     command = ConsumerSendMsgBack(
         physical_offset=message.physical_offset,
         group=options.group,
@@ -31,26 +47,61 @@ async def send_back(session: Session, options: ConsumerOptions, message: Message
         origin_msg_id=message.offset_id,
         origin_topic=message.topic,
         max_reconsume_times=options.retries_max,
+        failure_reason=reason or None,
+        failure_type=kind or None,
     )
-    (await session.call(_broker(message), command)).check()
-    if level == DEAD_LETTER_LEVEL:
-        session.telemetry.dead_lettered(options.group, message)
+    taken = (await session.call(_broker(message), command)).check().header(TakenBack)
+    tries_left = None if options.retries_max is None else options.retries_max - message.reconsume_times
+    # Apache's broker does not say that the tries are used up.
+    if level == DEAD_LETTER_LEVEL or taken.is_dead_letter or (tries_left is not None and tries_left <= 0):
+        _dead_lettered(session, options, message, error)
     else:
         session.telemetry.retried(options.group, message, "broker")
 
 
-async def send_to_dead_letters(session: Session, options: ConsumerOptions, message: Message) -> None:
+def describe(error: BaseException | None) -> tuple[str, str]:
+    """Returns what is stored about an error with a dead letter: its text and its class."""
+    if error is None:
+        return "", ""
+    kind = type(error)
+    is_known = kind.__module__ == "builtins" or kind.__module__.startswith("metaq.")
+    name = kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}"
+    # Lone surrogates cannot be encoded, and other characters would end a property.
+    text = str(error).encode(errors="replace").decode()
+    return "".join(c if c.isprintable() else " " for c in text)[:REASON_CHARACTERS_MAX], name
+
+
+def _dead_lettered(
+    session: Session, options: ConsumerOptions, message: Message, error: BaseException | None
+) -> None:
+    session.telemetry.dead_lettered(options.group, message)
+    _log.warning(
+        "group %s: %s of %s is a dead letter: %s",
+        options.group,
+        message.id,
+        message.topic,
+        ": ".join(filter(None, reversed(describe(error)))) or "no reason was given",
+        extra=once("dead letter", options.group),
+    )
+
+
+async def send_to_dead_letters(
+    session: Session, options: ConsumerOptions, message: Message, error: BaseException
+) -> None:
     """Makes a message a dead letter even if its broker has deleted it already. Raises MetaqError."""
     try:
-        await send_back(session, options, message, DEAD_LETTER_LEVEL)
+        await send_back(session, options, message, DEAD_LETTER_LEVEL, error)
         return
-    except Refused as error:
-        _log.info("group %s: %s is sent as a new message: %s", options.group, message.id, error)
+    except Refused as refused:
+        _log.info("group %s: %s is sent as a new message: %s", options.group, message.id, refused)
+    reason, kind = describe(error)
     properties = {
         **message.properties,
         **message.system_properties,
         RETRY_TOPIC: message.topic,
         ORIGIN_MESSAGE_ID: message.offset_id,
+        DEAD_LETTER_REASON: reason or kind,
+        DEAD_LETTER_ERROR: kind,
     }
     # The broker makes a dead letter of a message that reaches the retry topic with no attempts left.
     command = SendMessageV2(
@@ -63,7 +114,7 @@ async def send_to_dead_letters(session: Session, options: ConsumerOptions, messa
         max_reconsume_times=0,
     )
     (await session.call(_broker(message), command, message.body)).check()
-    session.telemetry.dead_lettered(options.group, message)
+    _dead_lettered(session, options, message, error)
 
 
 def _broker(message: Message) -> str:

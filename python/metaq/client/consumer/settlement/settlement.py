@@ -53,7 +53,7 @@ class Settlement:
         if self._local_retries is not None:
             await self._retry_locally(self._local_retries, buffer, messages, after, error)
         elif self._options.ordered:
-            await self._retry_in_order(buffer, messages, after)
+            await self._retry_in_order(buffer, messages, after, error)
         elif self._options.is_broadcast:
             # As in every RocketMQ client: no retry topic exists that only this consumer reads.
             _log.warning(
@@ -63,27 +63,30 @@ class Settlement:
             )
             self.ack(buffer, messages)
         else:
-            await self._send_back(buffer, messages, delay_level(after))
+            await self._send_back(buffer, messages, delay_level(after), error)
 
-    async def reject(self, buffer: QueueBuffer, messages: Sequence[Message]) -> None:
-        """Sends messages to the group's dead letters."""
+    async def reject(self, buffer: QueueBuffer, messages: Sequence[Message], error: BaseException) -> None:
+        """Sends messages to the group's dead letters, with the reason."""
         if self._options.is_broadcast:
             _log.warning(
-                "group %s: %d rejected messages are dropped, because broadcast mode has no dead letters",
+                "group %s: %d rejected messages are dropped, because broadcast mode has no dead letters: %s",
                 self._options.group,
                 len(messages),
+                error,
             )
             self.ack(buffer, messages)
         else:
-            await self._send_back(buffer, messages, DEAD_LETTER_LEVEL)
+            await self._send_back(buffer, messages, DEAD_LETTER_LEVEL, error)
 
-    async def _send_back(self, buffer: QueueBuffer, messages: Sequence[Message], level: int) -> None:
+    async def _send_back(
+        self, buffer: QueueBuffer, messages: Sequence[Message], level: int, reason: BaseException
+    ) -> None:
         kept: list[Message] = []
         for message in messages:
             if buffer.dropped:
                 return  # Another member has the queue now, and with it the message.
             try:
-                await send_back(self._member.session, self._options, message, level)
+                await send_back(self._member.session, self._options, message, level, reason)
             except MetaqError as error:
                 _log.warning(
                     "group %s: %s stays here for now, because the broker did not take it back: %s",
@@ -98,7 +101,11 @@ class Settlement:
             self._give_back_later(buffer, kept, SEND_BACK_PAUSE_S)
 
     async def _retry_in_order(
-        self, buffer: QueueBuffer, messages: Sequence[Message], after: float | None
+        self,
+        buffer: QueueBuffer,
+        messages: Sequence[Message],
+        after: float | None,
+        reason: BaseException,
     ) -> None:
         options = self._options
         kept: list[Message] = []
@@ -106,7 +113,7 @@ class Settlement:
             failures = _count_failure(buffer, message)
             if options.retries_max is not None and failures > options.retries_max:
                 try:
-                    await send_back(self._member.session, options, message, DEAD_LETTER_LEVEL)
+                    await send_back(self._member.session, options, message, DEAD_LETTER_LEVEL, reason)
                     self.ack(buffer, (message,))
                     continue
                 except MetaqError as error:

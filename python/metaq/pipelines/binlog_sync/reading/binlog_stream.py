@@ -44,6 +44,7 @@ from metaq.pipelines.binlog_sync.reading.event_decoder import (
     Undecoded,
 )
 from metaq.pipelines.binlog_sync.reading.gtids import MYSQL, MysqlGtids
+from metaq.pipelines.binlog_sync.values.columns import REFINED
 from metaq.pipelines.binlog_sync.values.rows import Images, TableReader
 
 HEARTBEAT_S: Final = 0.5
@@ -163,6 +164,12 @@ class BinlogStream:
             connection = getattr(self._reader, name, None)
             if connection is not None:
                 connection._force_close()
+
+    def forget_unwanted(self) -> None:
+        """Asks again which tables are selected, when their next change comes."""
+        readers = self._decoder.readers
+        for table_id in [number for number, reader in readers.items() if reader is None]:
+            del readers[table_id]
 
     def items(self) -> Iterator[Item]:
         """Yields items without end; raises StreamLost, BinlogError, CommandError."""
@@ -300,7 +307,12 @@ class BinlogStream:
         if not self._selects(database, table) or _SEQUENCE_COLUMN in columns:
             return None
         try:
-            return TableReader(table_map)
+            reader = TableReader(table_map)
+            if self._dump is None and any(
+                column.type in REFINED.values() for column in reader.definition.columns
+            ):
+                reader = TableReader(table_map, self._source.refinements(database, table))
+            return reader
         except Unsuitable as reason:
             self._refuse(database, table, str(reason))
             return None

@@ -35,6 +35,10 @@ that matters to the definition, or to the rows, is after H.
 A snapshot begins at the low position of its first chunk, not at H: changes that took keys out of the chunk
 have numbers between the two, and must not count as older than the snapshot.
 
+A table without a primary key has no order that a second chunk could continue in. It is read as a whole, in
+one transaction, which is opened when the reader of the binlog is near its end and is read from when the
+reader has reached H.
+
 Rows that are inserted after the last key of the last chunk, or below the cursor, come through the binlog,
 which is read from a position before the first chunk. A run that ends in between resumes at the cursor. A
 chunk that was sent but not yet recorded is read again at a later H. So its rows get larger numbers, and are
@@ -43,8 +47,9 @@ not older than the first time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Set
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
@@ -52,10 +57,15 @@ import pymysql
 from pymysql import converters
 from pymysql.cursors import SSCursor
 
-from metaq.pipelines.binlog_sync.coordinates import NOWHERE, Position
+from metaq.pipelines.binlog_sync.coordinates import NOWHERE, Coordinates, Position
 from metaq.pipelines.binlog_sync.errors import BinlogError, StreamLost, Unsuitable
-from metaq.pipelines.binlog_sync.reading.database import NO_SUCH_TABLE, TABLE_CHANGED, SourceDatabase
-from metaq.pipelines.binlog_sync.reading.flavours import Flavour, Moment, flavour_at
+from metaq.pipelines.binlog_sync.reading.database import (
+    NO_SUCH_TABLE,
+    TABLE_CHANGED,
+    SourceDatabase,
+    quoted_name,
+)
+from metaq.pipelines.binlog_sync.reading.flavours import Flavour, Moment, flavour_at, rows_of
 from metaq.pipelines.binlog_sync.values.columns import Column, Definition
 from metaq.pipelines.binlog_sync.values.json_binary import text_of_text
 from metaq.pipelines.binlog_sync.values.rows import Row
@@ -65,6 +75,7 @@ from metaq.retry import Retry, steady
 
 TRIES_MAX: Final = 50
 PAUSE_S: Final = 0.02
+NEAR_BYTES: Final = 4 * 1024 * 1024
 ANYWHERE: Final = Position(NOWHERE, "")
 """A position that every snapshot includes, for readers that do not follow the binlog."""
 # Values arrive as the text that the server prints; parameters are quoted as usual.
@@ -93,9 +104,55 @@ class Chunk:
             self._by_key = {tuple(row[name] for name in key): row for row in self.rows}
         self._by_key.pop(tuple(change[name] for name in key), None)
 
-    def remaining(self) -> Iterable[Row]:
-        """Returns the rows that were not taken out."""
-        return self.rows if self._by_key is None else self._by_key.values()
+    def portions(self) -> Iterator[Iterable[Row]]:
+        """Yields the rows that were not taken out, in portions that fit into memory."""
+        yield self.rows if self._by_key is None else self._by_key.values()
+
+    def close(self) -> None:
+        """Releases what a chunk that is not sent holds."""
+
+
+@dataclass(slots=True)
+class WholeTable(Chunk):
+    """All rows of a table without a primary key, at one moment. They are read while they are sent."""
+
+    read: Callable[[], Iterator[list[Row]]] = field(kw_only=True)
+    release: Callable[[], None] = field(kw_only=True)
+    _taken: set[tuple[Any, ...]] = field(default_factory=set)
+
+    def take_out(self, change: Row) -> None:
+        self._taken.add(tuple(change[name] for name in self.definition.key))
+
+    def portions(self) -> Iterator[Iterable[Row]]:
+        taken, key = self._taken, self.definition.key
+        for rows in self.read():
+            yield [row for row in rows if tuple(row[name] for name in key) not in taken] if taken else rows
+
+    def close(self) -> None:
+        self.release()
+
+    def is_near(self, coordinates: Coordinates) -> bool:
+        """Returns whether the reader of the binlog gets from here to its moment soon: its transaction stays
+        open meanwhile."""
+        high = self.moment.high
+        return coordinates.file == high.file and high.position - coordinates.position <= NEAR_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """A range of the first column of a primary key. An end that is None is open."""
+
+    column: str
+    first: int | None
+    last: int | None
+
+    def conditions(self) -> list[str]:
+        """Returns the conditions of a query for its rows."""
+        limits = ((self.first, ">="), (self.last, "<="))
+        return [f"{quoted_name(self.column)} {sign} {limit}" for limit, sign in limits if limit is not None]
+
+    def __str__(self) -> str:
+        return " and ".join(self.conditions())
 
 
 class ChunkReader:
@@ -124,6 +181,7 @@ class ChunkReader:
         cursor: Cursor | None,
         reached: Position,
         committed: Set[str] = frozenset(),
+        keys: KeyRange | None = None,
     ) -> Chunk | None:
         """Reads the next chunk at `reached` or later, including these XA transactions (`committed`).
 
@@ -135,7 +193,7 @@ class ChunkReader:
         while True:
             try:
                 with self._source.errors():
-                    return self._try(database, table, cursor, reached, committed)
+                    return self._try(database, table, cursor, reached, committed, keys)
             except (_Again, NotYet) as reason:
                 if tries.pause_blocking():
                     continue
@@ -150,8 +208,19 @@ class ChunkReader:
                 self.close()
                 raise
 
+    def estimate(self, database: str, table: str) -> int:
+        """Returns the server's estimate of the number of rows; raises CommandError."""
+        with self._source.connect() as connection, self._source.errors():
+            return self._source.estimate(connection, database, table)
+
     def _try(
-        self, database: str, table: str, cursor: Cursor | None, reached: Position, committed: Set[str]
+        self,
+        database: str,
+        table: str,
+        cursor: Cursor | None,
+        reached: Position,
+        committed: Set[str],
+        keys: KeyRange | None,
     ) -> Chunk | None:
         if self._connection is None:
             self._connection = pymysql.connect(
@@ -167,18 +236,22 @@ class ChunkReader:
         assert flavour is not None
         if not flavour.has_reached(connection, reached, committed):
             raise NotYet
+        is_held = False
         with connection.cursor() as query:
             query.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             try:
                 # This locks the definition until the end of the transaction.
-                query.execute(f"SELECT 1 FROM {_quoted(database)}.{_quoted(table)} LIMIT 0", ())
+                query.execute(f"SELECT 1 FROM {quoted_name(database)}.{quoted_name(table)} LIMIT 0", ())
                 moment = flavour.moment(connection, reached)
                 if moment is None:
                     raise NotYet
                 definition = self._source.definition(connection, database, table)
+                if definition.is_keyless:
+                    is_held = True
+                    return self._whole(database, table, moment, definition)
                 last = cursor.last if cursor is not None and cursor.key == definition.key else ()
                 limit = self._limits.get((database, table), self._chunk_rows)
-                statement, values = chunk_query(database, table, definition, last, limit)
+                statement, values = chunk_query(database, table, definition, last, limit, keys)
                 found, is_whole = self._rows(statement, values)
             except pymysql.MySQLError as error:
                 code = error.args[0] if error.args else 0
@@ -188,11 +261,44 @@ class ChunkReader:
                     return None
                 raise
             finally:
-                if connection.open:
+                if connection.open and not is_held:
                     query.execute("COMMIT")
         self._adapt((database, table), len(found), is_whole)
         rows, last = _converted(definition, found, last)
         return Chunk(database, table, moment, definition, rows, last, is_whole and len(rows) < limit)
+
+    def _whole(self, database: str, table: str, moment: Moment, definition: Definition) -> Chunk:
+        """Returns all rows of a table without a primary key, in the open transaction.
+
+        There is no order in which a later chunk could continue: equal texts of a collation may differ.
+        """
+        connection = self._connection
+        statement, _ = chunk_query(database, table, definition, (), None)
+
+        def read() -> Iterator[list[Row]]:
+            with self._source.errors():
+                query = connection.cursor(SSCursor)
+                query.execute(statement, ())
+                found: list[tuple[Any, ...]] = []
+                size = 0
+                while (cells := query.fetchone()) is not None:
+                    found.append(cells)
+                    size += sum(len(cell) for cell in cells if cell is not None)
+                    if len(found) >= self._chunk_rows or size > self._chunk_bytes:
+                        yield _converted(definition, found, ())[0]
+                        found, size = [], 0
+                yield _converted(definition, found, ())[0]
+                query.close()
+            release()
+
+        def release() -> None:
+            if self._connection is connection and connection.open:
+                with contextlib.suppress(pymysql.MySQLError, OSError), connection.cursor() as query:
+                    query.execute("COMMIT")
+
+        return WholeTable(
+            database, table, moment, definition, [], (), is_last=True, read=read, release=release
+        )
 
     def _rows(self, statement: str, values: tuple[object, ...]) -> tuple[list[tuple[Any, ...]], bool]:
         """Returns the rows that fit, and whether these are all the rows of the query."""
@@ -228,35 +334,54 @@ class _Again(Exception):
 
 
 def chunk_query(
-    database: str, table: str, definition: Definition, last: tuple[Any, ...], rows: int
+    database: str,
+    table: str,
+    definition: Definition,
+    last: tuple[Any, ...],
+    rows: int | None,
+    keys: KeyRange | None = None,
 ) -> tuple[str, tuple[object, ...]]:
-    """Returns the query for the rows after a key, in key order.
+    """Returns the query for the rows after a key, in key order; for all rows in any order if `rows` is None.
 
     After the columns it selects the numbers of ENUM and SET columns of the key, which a cursor keeps.
     """
     by_name = {column.name: column for column in definition.columns}
-    key = [by_name[name] for name in definition.key]
     selected = [_expression(column) for column in definition.columns]
-    selected += [f"{_quoted(column.name)} + 0" for column in key if column.type in ("enum", "set")]
-    statement = f"SELECT {', '.join(selected)} FROM {_quoted(database)}.{_quoted(table)}"
+    if rows is None:
+        return f"SELECT {', '.join(selected)} FROM {quoted_name(database)}.{quoted_name(table)}", ()
+    key = [by_name[name] for name in definition.key]
+    selected += [f"{quoted_name(column.name)} + 0" for column in key if column.type in ("enum", "set")]
+    statement = f"SELECT {', '.join(selected)} FROM {quoted_name(database)}.{quoted_name(table)}"
     values: list[object] = []
+    wheres: list[str] = []
     if last:
         literals = [_literal(column, value) for column, value in zip(key, last, strict=True)]
-        names = [_quoted(column.name) for column in key]
+        names = [quoted_name(column.name) for column in key]
         # The first condition lets the server use the index; the others decide between equal first columns.
         conditions = []
         for depth in range(len(key)):
             equal = [f"{name} = %s" for name in names[:depth]]
             conditions.append(f"({' AND '.join([*equal, f'{names[depth]} > %s'])})")
             values += literals[: depth + 1]
-        statement += f" WHERE {names[0]} >= %s AND ({' OR '.join(conditions)})"
+        wheres.append(f"{names[0]} >= %s AND ({' OR '.join(conditions)})")
         values.insert(0, literals[0])
-    order = ", ".join(_quoted(name) for name in definition.key)
+    if keys is not None:
+        wheres += keys.conditions()
+    if wheres:
+        statement += f" WHERE {' AND '.join(wheres)}"
+    order = ", ".join(quoted_name(name) for name in definition.key)
     return f"{statement} ORDER BY {order} LIMIT {rows}", tuple(values)
 
 
+def range_count(connection: Any, database: str, table: str, keys: KeyRange) -> int:
+    """Returns the number of rows in a range of keys."""
+    statement = f"SELECT COUNT(*) AS found FROM {quoted_name(database)}.{quoted_name(table)}"
+    (row,) = rows_of(connection, f"{statement} WHERE {' AND '.join(keys.conditions())}")
+    return int(row["found"])
+
+
 def _expression(column: Column) -> str:
-    name = _quoted(column.name)
+    name = quoted_name(column.name)
     if column.type in ("float", "double"):
         # The server prints a FLOAT with six digits, which do not give its exact value.
         return f"{name} * 1e0"
@@ -268,11 +393,6 @@ def _expression(column: Column) -> str:
 def _literal(column: Column, value: Any) -> object:
     """Returns a value that the server compares as the column's type, not as text or float."""
     return Decimal(value) if column.type.startswith("decimal(") else value
-
-
-def _quoted(name: str) -> str:
-    # pymysql formats the statement, so % is doubled.
-    return "`" + name.replace("`", "``").replace("%", "%%") + "`"
 
 
 def _converted(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fnmatch
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,11 +14,19 @@ from metaq.errors import CommandError
 from metaq.pipelines.binlog_sync.config import BinlogConfig
 from metaq.pipelines.binlog_sync.errors import Unsuitable
 from metaq.pipelines.binlog_sync.reading.flavours import Flavour, MariaDb, flavour_of, rows_of
-from metaq.pipelines.binlog_sync.values.columns import NO_KEY, Column, Definition, column_of_schema
+from metaq.pipelines.binlog_sync.reading.foreign_keys import ForeignKey, ForeignKeys, foreign_keys_of
+from metaq.pipelines.binlog_sync.reading.hints import NOT_ALLOWED, hint_for
+from metaq.pipelines.binlog_sync.values.columns import (
+    REFINED,
+    Column,
+    Definition,
+    Refinements,
+    column_of_schema,
+    definition,
+)
 
 EXCLUDE: Final = 'name them in source.exclude, or set source.unsuitable = "skip"'
 _ENGINES: Final = frozenset(("InnoDB", "ROCKSDB"))
-_DENIED: Final = (1044, 1045, 1142, 1227)
 _AWAY: Final = (1040, 1053, 1927, 3032)
 """Too many connections, server shutting down, connection killed, server offline for now."""
 TABLE_CHANGED: Final = (1412, 1054)
@@ -99,11 +108,13 @@ class SourceDatabase:
             raise self.command_error(error) from None
 
     def command_error(self, error: pymysql.MySQLError) -> CommandError:
-        """Returns the error for users, with a hint if rights are missing."""
+        """Returns the error for users, with a hint about its cause."""
         code, text = error.args if len(error.args) == 2 else (0, str(error))
-        failure = CommandError(f"{self._config.source}: {text} ({code})")
-        if code in _DENIED:
-            failure.hint = f"GRANT {self._rights} ON *.* TO '{self._config.user}'@'…'"
+        config = self._config
+        failure = CommandError(f"{config.source}: {text} ({code})")
+        failure.hint = hint_for(
+            code, str(text), user=config.user, rights=self._rights, is_socket=bool(config.socket)
+        )
         # A lost connection can be opened again; a refusal would only be repeated.
         failure.retriable = isinstance(error, pymysql.OperationalError) and (
             2000 <= code < 3000 or code in _AWAY
@@ -138,6 +149,12 @@ class SourceDatabase:
             flavour.identity(variables),
             variables["lower_case_table_names"] == "1",
         )
+
+    def missing_databases(self, connection: Any) -> list[str]:
+        """Returns the databases of source.tables that the server lacks or hides from the user."""
+        there = [next(iter(row.values())) for row in rows_of(connection, "SHOW DATABASES")]
+        wanted = dict.fromkeys(pattern.partition(".")[0] for pattern in self._config.tables)
+        return [pattern for pattern in wanted if not fnmatch.filter(there, pattern)]
 
     def tables(self, connection: Any) -> tuple[list[SourceTable], dict[str, str]]:
         """Returns the selected tables that are suitable, and for the others why not; raises CommandError."""
@@ -192,21 +209,65 @@ class SourceDatabase:
         ]
         if not columns:
             raise Unsuitable("it does not exist")
-        if not key:
-            raise Unsuitable(NO_KEY)
-        return Definition(tuple(columns), tuple(key))
+        return definition(columns, key)
 
-    def cascades(self, connection: Any) -> list[str]:
-        """Returns foreign keys whose cascading changes are missing from the binlog."""
+    def estimate(self, connection: Any, database: str, table: str) -> int:
+        """Returns the server's estimate of the number of rows of a table."""
+        found = rows_of(
+            connection,
+            "SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            (database, table),
+        )
+        return int(found[0]["TABLE_ROWS"] or 0) if found else 0
+
+    def refinements(self, database: str, table: str) -> Refinements:
+        """Returns the columns of a table whose types the binlog does not tell; raises CommandError."""
+        with self.connect() as connection, self.errors():
+            found = rows_of(
+                connection,
+                "SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS"
+                " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+                (database, table),
+            )
+        return {row["COLUMN_NAME"]: kind for row in found if (kind := row["DATA_TYPE"].lower()) in REFINED}
+
+    def foreign_keys(self, connection: Any, tables: Iterable[tuple[str, str]] | None = None) -> ForeignKeys:
+        """Returns the foreign keys, of these tables or of all selected ones, whose actions are missing from
+        the binlog."""
         if _variables(connection).get("innodb_native_foreign_keys") == "OFF":
             # Since MySQL 9.6 the binlog has these changes like any others.
-            return []
-        return [
-            f"{row['CONSTRAINT_SCHEMA']}.{row['TABLE_NAME']} ({row['CONSTRAINT_NAME']})"
-            for row in rows_of(connection, "SELECT * FROM information_schema.REFERENTIAL_CONSTRAINTS")
-            if self._config.selects(row["CONSTRAINT_SCHEMA"], row["TABLE_NAME"])
-            and not {row["UPDATE_RULE"], row["DELETE_RULE"]} <= {"RESTRICT", "NO ACTION"}
-        ]
+            return ForeignKeys()
+        (clock,) = rows_of(connection, "SELECT UNIX_TIMESTAMP() AS now")
+        found: list[ForeignKey] = []
+        unchecked: list[str] = []
+        with connection.cursor() as query:
+            query.execute("SET SESSION sql_mode = '', SESSION sql_quote_show_create = 1")
+            for name in self._selected(connection) if tables is None else tables:
+                try:
+                    query.execute(f"SHOW CREATE TABLE {quoted_name(name[0])}.{quoted_name(name[1])}", ())
+                except pymysql.MySQLError as error:
+                    code = error.args[0] if error.args else 0
+                    if code in NOT_ALLOWED:
+                        unchecked.append(".".join(name))
+                    elif code != NO_SUCH_TABLE:
+                        raise
+                    continue
+                found += foreign_keys_of(name, query.fetchone()[1])
+        return ForeignKeys(tuple(found), tuple(unchecked), int(clock["now"]))
+
+    def _selected(self, connection: Any) -> list[tuple[str, str]]:
+        """Returns the names of the selected tables, suitable or not."""
+        rows = rows_of(
+            connection,
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'",
+        )
+        names = [(row["TABLE_SCHEMA"], row["TABLE_NAME"]) for row in rows]
+        return [name for name in names if self._config.selects(*name)]
+
+
+def quoted_name(name: str) -> str:
+    """Quotes a name for a statement that pymysql formats, so % is doubled."""
+    return "`" + name.replace("`", "``").replace("%", "%%") + "`"
 
 
 def _variables(connection: Any) -> dict[str, str]:

@@ -173,22 +173,85 @@ _LEADING_WAIT: Final = re.compile(rf"\s*{_WAIT}", re.IGNORECASE)
 _PARENTHESISED: Final = re.compile(r"\([^()]*\)")
 _KEEPS_ROWS: Final = re.compile(
     r"(?:COMMENT|AUTO_INCREMENT|ENGINE|ROW_FORMAT|FORCE|STATS_\w+|ALGORITHM|LOCK|(?:EN|DIS)ABLE\s+KEYS"
-    r"|ADD\s+(?:UNIQUE|INDEX|KEY|FULLTEXT|SPATIAL|CONSTRAINT(?!.*\bPRIMARY\b)|FOREIGN|CHECK)"
+    r"|KEY_BLOCK_SIZE|M(?:AX|IN)_ROWS|AVG_ROW_LENGTH|PAGE_\w+|ENCRYPT(?:ED|ION)|COMPRESSION"
+    r"|(?:DEFAULT\s+)?(?:CHARACTER\s+SET|CHARSET|COLLATE)"
+    r"|ADD\s+(?:UNIQUE|INDEX|KEY|FULLTEXT|SPATIAL|CONSTRAINT(?!.*\bPRIMARY\b)|FOREIGN|CHECK|PARTITION)"
     r"|DROP\s+(?:INDEX|KEY|CONSTRAINT|FOREIGN|CHECK)|RENAME\s+(?:INDEX|KEY)"
-    r"|ALTER\s+(?:COLUMN\s+)?\S*\s*(?:SET|DROP)\s+DEFAULT)\b",
+    r"|(?:REORGANIZE|COALESCE|REBUILD|OPTIMIZE|ANALYZE|CHECK)\s+PARTITION|REMOVE\s+PARTITIONING"
+    r"|ALTER\s+(?:INDEX|KEY|CONSTRAINT|CHECK)|ALTER\s+(?:COLUMN\s+)?\S*\s*(?:SET|DROP)\s+DEFAULT)\b",
     re.IGNORECASE,
 )
+_ADD_COLUMN: Final = re.compile(
+    r"ADD\s+(?:COLUMN\s+)?(?:IF\s+NOT\s+EXISTS\s+)?(?!(?:PRIMARY|PERIOD|SYSTEM)\b)"
+    r"(\0\d+\0|\w+)\s+(\w+)(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_GIVES_VALUES: Final = re.compile(
+    r"\b(?:NOT|AUTO_INCREMENT|SERIAL|AS|GENERATED|PRIMARY|KEY|UNIQUE|SYSTEM|START)\b|\bDEFAULT\b(?!\s+NULL\b)",
+    re.IGNORECASE,
+)
+"""Matches attributes of a new column that give existing rows a value other than NULL, or another key."""
+_NULL: Final = re.compile(r"\bNULL\b", re.IGNORECASE)
+_DROP_COLUMN: Final = re.compile(
+    r"DROP\s+(?:COLUMN\s+)?(?:IF\s+EXISTS\s+)?(?!(?:PRIMARY|PARTITION|PERIOD|SYSTEM)\b)(\0\d+\0|\w+)"
+    r"(?:\s+(?:RESTRICT|CASCADE))?\Z",
+    re.IGNORECASE,
+)
+_ADDS_FOREIGN_KEY: Final = re.compile(r"\bREFERENCES\b|\bRENAME\b", re.IGNORECASE)
+_DROPS_FOREIGN_KEY: Final = re.compile(r"DROP\s+(?:CONSTRAINT|FOREIGN)\b", re.IGNORECASE)
 
 
-def changes_rows(statement: str) -> bool:
-    """Returns whether a statement may change rows without row events in the binlog: existing rows get the
-    default of a new column, values are converted, a partition is emptied."""
+@dataclass(frozen=True, slots=True)
+class RowEffects:
+    """The effects of a statement on rows that the binlog has no row events for."""
+
+    changes_rows: bool = False
+    """Rows may have other values, or another key, or may be gone."""
+    added: tuple[str, ...] = ()
+    """New columns that are NULL in every row."""
+    dropped: tuple[str, ...] = ()
+    """Columns that are gone; the others keep their values."""
+
+
+def row_effects(statement: str) -> RowEffects:
+    """Returns what an ALTER TABLE does to existing rows: they may get the default of a new column, values are
+    converted, a partition is emptied. Other statements do nothing of the kind."""
     text = _plain(statement)
     if text[:5].upper() != "ALTER":
-        return False
+        return RowEffects()
     if re.match(r"ALTER\s+(?:ONLINE\s+|OFFLINE\s+)*IGNORE\b", text, re.IGNORECASE):
-        return True
-    return not all(_KEEPS_ROWS.match(part) for part in _Alterations(text).parts)
+        return RowEffects(changes_rows=True)
+    alterations = _Alterations(text)
+    changes_rows = not alterations.parts
+    added, dropped = [], []
+    for part in alterations.parts:
+        if _KEEPS_ROWS.match(part):
+            continue
+        if (found := _ADD_COLUMN.match(part)) and _is_null_in_all_rows(found[2], found[3]):
+            added.append(alterations.name(found[1]))
+        elif found := _DROP_COLUMN.match(part):
+            dropped.append(alterations.name(found[1]))
+        else:
+            changes_rows = True
+    return RowEffects(changes_rows, tuple(added), tuple(dropped))
+
+
+def _is_null_in_all_rows(kind: str, rest: str) -> bool:
+    """Returns whether a new column is NULL in existing rows."""
+    if _GIVES_VALUES.search(f"{kind} {rest}"):
+        return False
+    # By a setting of the server, a TIMESTAMP without NULL is not nullable.
+    return kind.upper() != "TIMESTAMP" or _NULL.search(rest) is not None
+
+
+def changes_foreign_keys(statement: str) -> bool:
+    """Returns whether a statement may add foreign keys, or rename their tables."""
+    return _ADDS_FOREIGN_KEY.search(_plain(statement)) is not None
+
+
+def drops_foreign_key(statement: str) -> bool:
+    """Returns whether an ALTER TABLE may remove a foreign key."""
+    return any(_DROPS_FOREIGN_KEY.match(part) for part in _Alterations(_plain(statement)).parts)
 
 
 class _Alterations:
@@ -215,7 +278,14 @@ class _Alterations:
     def tables(self, pattern: re.Pattern[str]) -> list[str]:
         """Returns the tables that parts of this pattern name."""
         found = [match[1] for part in self.parts if (match := pattern.match(part))]
-        return [_KEPT.sub(lambda number: self._names[int(number[1])], table) for table in found]
+        return [self._quoted(table) for table in found]
+
+    def name(self, text: str) -> str:
+        """Returns the name of a column that a part has."""
+        return _unquoted(self._quoted(text))
+
+    def _quoted(self, text: str) -> str:
+        return _KEPT.sub(lambda number: self._names[int(number[1])], text)
 
 
 def _plain(statement: str) -> str:

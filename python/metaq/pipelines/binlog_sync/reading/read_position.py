@@ -29,6 +29,14 @@ class ReadPosition:
         self.reached = Position(coordinates, str(self._gtids))
         self.restart = oldest_open or self.reached
 
+    def reach(self, coordinates: Coordinates) -> None:
+        """Records that everything before these coordinates was passed, without a further transaction."""
+        if coordinates.order <= self.reached.coordinates.order:
+            return
+        before, self.reached = self.reached, Position(coordinates, self.reached.gtid)
+        if self.restart == before:
+            self.restart = self.reached
+
     def rewind(self) -> None:
         """Goes back to the position from which the binlog is read again."""
         self.move(self.restart)

@@ -6,13 +6,17 @@ version.
 
     int8 int16 int24 int32 int64, each also ` unsigned`    float double decimal(p,s) bit(n) year
     date time(f) datetime(f) timestamp(f)                   text binary(n) bytes json geometry enum set
+    uuid inet4 inet6
+
+The binlog does not tell UUID, INET4 and INET6 from BINARY. So `information_schema` says which columns have
+these types (`Refinements`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from metaq.pipelines.binlog_sync.errors import BinlogError, Unsuitable
@@ -36,7 +40,9 @@ class Definition:
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
-    """The columns of the primary key, in key order."""
+    """The columns of the primary key, in key order; all columns if there is none."""
+    is_keyless: bool = False
+    """The table has no primary key, so the whole row identifies itself."""
 
     def document(self) -> dict[str, object]:
         """Returns the fields of messages and of the state file."""
@@ -46,7 +52,15 @@ class Definition:
             if column.values:
                 entry["values"] = list(column.values)
             columns.append(entry)
-        return {"columns": columns, "key": list(self.key)}
+        document: dict[str, object] = {"columns": columns, "key": list(self.key)}
+        if self.is_keyless:
+            document["keyless"] = True
+        return document
+
+    @property
+    def refined(self) -> Refinements:
+        """The columns whose types the binlog does not tell."""
+        return {column.name: column.type for column in self.columns if column.type in REFINED}
 
     @classmethod
     def decode(cls, document: Any) -> Definition:
@@ -60,10 +74,12 @@ class Definition:
             )
             for entry in document["columns"]
         )
-        return cls(columns, tuple(document["key"]))
+        return cls(columns, tuple(document["key"]), bool(document.get("keyless", False)))
 
 
-NO_KEY: Final = "it has no primary key, which identifies its rows"
+def definition(columns: Sequence[Column], key: Sequence[str]) -> Definition:
+    """Returns the definition of a table with this primary key, which may be empty."""
+    return Definition(tuple(columns), tuple(key or (column.name for column in columns)), not key)
 
 
 # From information_schema
@@ -91,6 +107,10 @@ _GEOMETRIES: Final = frozenset(
     )
 )
 _LABEL: Final = re.compile(r"'((?:[^']|'')*)'")
+REFINED: Final = {"uuid": "binary(16)", "inet6": "binary(16)", "inet4": "binary(4)"}
+"""Types of MariaDB that the binlog describes as others."""
+Refinements = Mapping[str, str]
+"""These types of a table, by the name of the column."""
 
 
 def column_of_schema(row: dict[str, Any]) -> Column:
@@ -104,7 +124,7 @@ def column_of_schema(row: dict[str, Any]) -> Column:
     values: tuple[str, ...] = ()
     if kind in _INTEGERS:
         column_type = _INTEGERS[kind] + unsigned
-    elif kind in ("float", "double", "year", "date", "json"):
+    elif kind in ("float", "double", "year", "date", "json", *REFINED):
         column_type = kind
     elif kind == "decimal":
         column_type = f"decimal({row['NUMERIC_PRECISION']},{row['NUMERIC_SCALE']})"
@@ -149,7 +169,7 @@ _BINLOG_NAMES: Final = {
 _BINLOG_TIMES: Final = {TIME2: "time", DATETIME2: "datetime", TIMESTAMP2: "timestamp"}
 
 
-def definition_of_binlog(table_map: Any) -> Definition:
+def definition_of_binlog(table_map: Any, refined: Refinements) -> Definition:
     """Reads a TableMapEvent of mysql-replication; raises BinlogError, Unsuitable."""
     where = f"{table_map.schema}.{table_map.table}"
     metadata = table_map.optional_metadata
@@ -159,13 +179,11 @@ def definition_of_binlog(table_map: Any) -> Definition:
             hint="SET GLOBAL binlog_row_metadata = FULL",
         )
     key = metadata.simple_primary_key_list or list(metadata.primary_keys_with_prefix)
-    if not key:
-        raise Unsuitable(NO_KEY)
     columns = tuple(
-        _column_of_binlog(column, _bit(table_map.null_bitmask, number))
+        _refined(_column_of_binlog(column, _bit(table_map.null_bitmask, number)), refined)
         for number, column in enumerate(table_map.columns)
     )
-    return Definition(columns, tuple(columns[number].name for number in key))
+    return definition(columns, [columns[number].name for number in key])
 
 
 def _column_of_binlog(column: Any, nullable: bool) -> Column:
@@ -192,6 +210,12 @@ def _column_of_binlog(column: Any, nullable: bool) -> Column:
         # These include times and dates from before MySQL 5.6, which ALTER TABLE … FORCE converts.
         raise Unsuitable(f"column {column.name} has the binlog type {kind}, which cannot be read exactly")
     return Column(column.name, column_type, nullable, values)
+
+
+def _refined(column: Column, refined: Refinements) -> Column:
+    kind = refined.get(column.name, "")
+    # The table may have had another type when the row was changed.
+    return replace(column, type=kind) if REFINED.get(kind) == column.type else column
 
 
 def is_binary(column: Any) -> bool:

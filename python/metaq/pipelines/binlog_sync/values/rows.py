@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from metaq.pipelines.binlog_sync.errors import BinlogError, Unsuitable
-from metaq.pipelines.binlog_sync.values.columns import Definition, definition_of_binlog
+from metaq.pipelines.binlog_sync.values.columns import Definition, Refinements, definition_of_binlog
+from metaq.pipelines.binlog_sync.values.fixed_bytes import refined_reader
 from metaq.pipelines.binlog_sync.values.value_readers import Value, ValueReader, reader_of
 
 Row = dict[str, Value]
@@ -32,10 +33,11 @@ class Images(NamedTuple):
 class TableReader:
     """Reads rows of a table that one table map describes; raises Unsuitable, BinlogError."""
 
-    def __init__(self, table_map: Any) -> None:
+    def __init__(self, table_map: Any, refined: Refinements | None = None) -> None:
         self.database: str = table_map.schema
         self.table: str = table_map.table
-        self.definition: Definition = definition_of_binlog(table_map)
+        self.definition: Definition = definition_of_binlog(table_map, refined or {})
+        refined = self.definition.refined
         self._columns: list[tuple[str, ValueReader]] = []
         for column in table_map.columns:
             reader = reader_of(column)
@@ -43,6 +45,8 @@ class TableReader:
                 raise Unsuitable(
                     f"column {column.name} has the unknown character set {column.character_set_name}"
                 )
+            if column.name in refined:
+                reader = refined_reader(refined[column.name], reader)
             self._columns.append((column.name, reader))
         self._null_bytes = (len(self._columns) + 7) // 8
         self._all = (1 << len(self._columns)) - 1

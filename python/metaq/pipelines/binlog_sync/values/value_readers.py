@@ -11,6 +11,7 @@
 | CHAR, VARCHAR, TEXT, ENUM | text; the invalid value of an ENUM is `""`, as the server prints it |
 | SET | its members in the order of the definition, separated by commas; the empty set is `""` |
 | BINARY, VARBINARY, BLOB, geometry | base64 of all bytes, trailing zeros included |
+| UUID, INET4, INET6 | text as the server prints it; see `fixed_bytes.py` |
 | JSON | text: on MariaDB as it was written, on MySQL equal as JSON |
 
 A reader is a function of an image and an index; it returns the value and the index after it. It raises

@@ -16,6 +16,9 @@ from metaq.pipelines.binlog_sync.envelope import (
 from metaq.pipelines.binlog_sync.values.rows import Row
 from metaq.pipelines.binlog_sync.writing.outbox import Lane, Outbox
 
+Change = tuple[str, str, Row, Row | None]
+"""A sequence number, an operation, a row, and the row before the change if messages have it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableLanes:
@@ -45,12 +48,12 @@ class ChangeWriter:
             [Lane(queue, tag, head) for queue in self._queues],
         )
 
-    def write(self, lanes: TableLanes, committed_s: int, changes: Iterable[tuple[str, str, Row]]) -> None:
-        """Writes changes (sequence number, operation, row) in their order; raises Stopped, MetaqError."""
+    def write(self, lanes: TableLanes, committed_s: int, changes: Iterable[Change]) -> None:
+        """Writes changes in their order; raises Stopped, MetaqError."""
         choose = lanes.choose
         by_queue: dict[int, list[bytes]] = {}
-        for sequence, operation, row in changes:
-            change = encode_change(sequence, operation, row)
+        for sequence, operation, row, before in changes:
+            change = encode_change(sequence, operation, row, before)
             queue = choose(row)
             if queue in by_queue:
                 by_queue[queue].append(change)

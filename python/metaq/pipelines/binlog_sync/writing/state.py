@@ -41,6 +41,10 @@ class Cursor:
     last: tuple[Any, ...] = ()
     """The last key that was read; empty before the first."""
     done: bool = False
+    reading: int = 0
+    """The number of this reading if the table was read before; see `sequence.py`."""
+    is_stale: bool = False
+    """Rows that were read may have changed without a trace in the binlog: it must be read once more."""
 
 
 @dataclass(slots=True)
@@ -52,6 +56,8 @@ class TableState:
     definition: Definition
     cursor: Cursor | None = None
     """The progress of its snapshot; None if it never had one and needs none."""
+    dropped: tuple[str, ...] = ()
+    """Columns that were dropped, in lower case. Readers may have old values for them."""
 
 
 @dataclass(slots=True)
@@ -132,6 +138,8 @@ class SyncState:
 
 def _encode_table(table: TableState) -> dict[str, object]:
     document: dict[str, object] = {"schema": table.schema, "definition": table.definition.document()}
+    if table.dropped:
+        document["dropped"] = table.dropped
     if table.cursor is not None:
         cursor = table.cursor
         document["snapshot"] = {
@@ -139,6 +147,8 @@ def _encode_table(table: TableState) -> dict[str, object]:
             "key": cursor.key,
             "last": [_encode_value(value) for value in cursor.last],
             "done": cursor.done,
+            "reading": cursor.reading,
+            "stale": cursor.is_stale,
         }
     return document
 
@@ -151,8 +161,11 @@ def _decode_table(document: Any) -> TableState:
             tuple(snapshot["key"]),
             tuple(map(_decode_value, snapshot["last"])),
             bool(snapshot["done"]),
+            int(snapshot.get("reading", 0)),
+            bool(snapshot.get("stale", False)),
         )
-    return TableState(int(document["schema"]), Definition.decode(document["definition"]), cursor)
+    definition = Definition.decode(document["definition"])
+    return TableState(int(document["schema"]), definition, cursor, tuple(document.get("dropped", ())))
 
 
 def _encode_value(value: object) -> object:

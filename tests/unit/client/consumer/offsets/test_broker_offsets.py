@@ -34,7 +34,7 @@ class Brokers:
         await asyncio.sleep(0)
         table[command.queue_id] = command.commit_offset
         self.tables[broker, command.topic] = table
-        return SimpleNamespace(check=lambda: None)
+        return SimpleNamespace(check=lambda: SimpleNamespace(remark=None))
 
 
 def queues(broker: str, topic: str, count: int) -> list[Queue]:
@@ -88,7 +88,7 @@ class SlowBroker:
             self.has_first.set()
             await self.may_answer.wait()
         self.stored.append(command.commit_offset)
-        return SimpleNamespace(check=lambda: None)
+        return SimpleNamespace(check=lambda: SimpleNamespace(remark=None))
 
 
 def test_a_cancelled_commit_does_not_overtake_the_next_one() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from metaq.client.consumer.offsets.storage import FileOffsets
 from metaq.client.session.routes import Queue
-from metaq.errors import ClientClosed, CommandError
+from metaq.errors import ClientClosed, UnusableFile
 from metaq.journal import FileJournal
 
 QUEUE = Queue("T", "b", 1)
@@ -83,7 +83,7 @@ def test_a_commit_writes_what_has_changed(tmp_path: Path, queues: int) -> None:
 
 def test_a_file_belongs_to_one_consumer(tmp_path: Path) -> None:
     first = FileOffsets(tmp_path / "g.json")
-    with pytest.raises(CommandError, match="another consumer"):
+    with pytest.raises(UnusableFile, match="another consumer"):
         FileOffsets(tmp_path / "g.json")
     asyncio.run(first.close())
     asyncio.run(FileOffsets(tmp_path / "g.json").close())
@@ -146,7 +146,7 @@ def slow_sync(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"offsets": [{"topic": "T"}]}', '{"offsets": [3]}'])
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "g.json").write_text(text)
-    with pytest.raises(CommandError, match="cannot be read"):
+    with pytest.raises(UnusableFile, match="cannot be read"):
         FileOffsets(tmp_path / "g.json")
 
 
@@ -171,7 +171,7 @@ def test_an_opening_that_is_given_up_leaves_no_lock(tmp_path: Path, monkeypatch:
             try:
                 offsets = await FileOffsets.open(tmp_path / "g.json")
                 break
-            except CommandError:
+            except UnusableFile:
                 assert attempt < 999, "the lock is still held"
                 await asyncio.sleep(0.01)
         await offsets.close()

@@ -15,7 +15,7 @@ from metaq.client.consumer.settlement.local_retry_store import (
 )
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
-from metaq.errors import CommandError
+from metaq.errors import UnusableFile
 
 
 def message(queue_offset: int) -> Message:
@@ -76,7 +76,7 @@ def test_groups_are_found_by_their_files(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "g.sqlite").write_bytes(b"this is text" * 100)
-    with pytest.raises(CommandError, match="cannot be opened"):
+    with pytest.raises(UnusableFile, match="cannot be opened"):
         LocalRetryStore(tmp_path / "g.sqlite")
 
 

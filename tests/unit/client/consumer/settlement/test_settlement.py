@@ -13,7 +13,7 @@ from metaq.client.consumer.options import ConsumerOptions
 from metaq.client.consumer.pull.buffers import QueueBuffer
 from metaq.client.consumer.settlement import settlement
 from metaq.client.consumer.settlement.settlement import Settlement
-from metaq.client.consumer.subscription import Subscription
+from metaq.client.consumer.subscription import Reject, Subscription
 from metaq.client.session.session import Session
 from metaq.protocol.errors import Unreachable
 
@@ -24,7 +24,7 @@ QUEUE = Queue("t", "b", 0)
 def test_a_batch_that_a_broker_does_not_take_comes_again_in_order(
     monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> None:
-    async def away(_: Session, __: ConsumerOptions, message: Message, level: int) -> None:
+    async def away(_: Session, __: ConsumerOptions, message: Message, *___: object) -> None:
         if message.queue_offset != 1:
             raise Unreachable("the broker is away")
 
@@ -40,7 +40,7 @@ def test_a_batch_that_a_broker_does_not_take_comes_again_in_order(
         buffer.put([Message("t", b"", queue=QUEUE, queue_offset=number) for number in range(5)], 5)
         taken = prefetch.take_now(4)
         assert taken is not None
-        await Settlement(member).reject(*taken)
+        await Settlement(member).reject(*taken, Reject())
         while buffer.in_hand:
             await asyncio.sleep(0)
         again = prefetch.take_now(4)

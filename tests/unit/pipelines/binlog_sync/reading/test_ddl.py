@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.pipelines.binlog_sync.reading.ddl import Kind, changes_rows, empties, parse
+from metaq.pipelines.binlog_sync.reading.ddl import (
+    Kind,
+    changes_foreign_keys,
+    drops_foreign_key,
+    empties,
+    parse,
+    row_effects,
+)
 
 T, OTHER = ("shop", "t"), ("crm", "t")
 
@@ -108,7 +115,7 @@ def test_statements_that_only_look_like_a_rename(statement: str) -> None:
 def test_tables_that_partitions_are_exchanged_with(statement: str, is_gone: bool) -> None:
     found = parse(statement, "shop")
     assert (found.tables, found.exchanged) == ((T, OTHER), (OTHER,))
-    assert changes_rows(statement)
+    assert row_effects(statement).changes_rows
     assert empties(statement) is is_gone
 
 
@@ -148,20 +155,74 @@ def test_statements_that_keep_rows(statement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "expected"),
+    ("statement", "changes_rows"),
     [
         ("ALTER TABLE t ADD c INT DEFAULT 7", True),
         ("ALTER TABLE t COMMENT = 'a, (b', ADD INDEX (a, b)", False),
         ("ALTER TABLE t ADD INDEX (a, b), MODIFY a BIGINT", True),
         ("ALTER IGNORE TABLE t ADD UNIQUE (a)", True),
         ("ALTER TABLE t DROP PARTITION p", True),
-        ("ALTER TABLE `a b` DROP COLUMN c", True),
+        ("ALTER TABLE t TRUNCATE PARTITION p", True),
+        ("ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (9))", False),
+        ("ALTER TABLE t REORGANIZE PARTITION p INTO (PARTITION q VALUES LESS THAN (9))", False),
+        ("ALTER TABLE t DROP PRIMARY KEY", True),
         ("ALTER TABLE t ALTER COLUMN c SET DEFAULT 7", False),
         ("ALTER TABLE t ADD CONSTRAINT c UNIQUE (a)", False),
         ("ALTER TABLE t ADD CONSTRAINT c PRIMARY KEY (a)", True),
+        ("ALTER TABLE t DEFAULT CHARSET = utf8mb4", False),
+        ("ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4", True),
+        ("ALTER TABLE t RENAME COLUMN a TO b", True),
         ("CREATE INDEX i ON t (a)", False),
         ("TRUNCATE t", False),
+        # New columns that existing rows have a value for.
+        ("ALTER TABLE t ADD c INT NOT NULL", True),
+        ("ALTER TABLE t ADD c TIMESTAMP", True),
+        ("ALTER TABLE t ADD c SERIAL", True),
+        ("ALTER TABLE t ADD c INT AS (a + 1)", True),
+        ("ALTER TABLE t ADD c INT GENERATED ALWAYS AS (a + 1) STORED", True),
+        ("ALTER TABLE t ADD c VARCHAR(9) DEFAULT 'NULL'", True),
+        ('ALTER TABLE t ADD c VARCHAR(9) DEFAULT "NULL"', True),
+        ("ALTER TABLE t ADD c INT NULL DEFAULT (NULL)", True),
+        ("ALTER TABLE t ADD c INT AUTO_INCREMENT UNIQUE", True),
+        ("ALTER TABLE t ADD (c INT NULL, d INT NULL)", True),
+        ("ALTER TABLE t ADD c INT NULL, ADD d INT DEFAULT 1", True),
+        ("ALTER TABLE t ADD SYSTEM VERSIONING", True),
     ],
 )
-def test_statements_that_change_rows_silently(statement: str, expected: bool) -> None:
-    assert changes_rows(statement) is expected
+def test_statements_that_change_rows_silently(statement: str, changes_rows: bool) -> None:
+    assert row_effects(statement).changes_rows is changes_rows
+
+
+@pytest.mark.parametrize(
+    ("statement", "added", "dropped"),
+    [
+        ("ALTER TABLE t ADD COLUMN c INT", ("c",), ()),
+        ("ALTER TABLE t ADD COLUMN IF NOT EXISTS c INT DEFAULT NULL COMMENT 'not, so' AFTER a", ("c",), ()),
+        ("alter table t add `a, (b` decimal(9,2) default null, algorithm=instant, lock=none", ("a, (b",), ()),
+        ("ALTER TABLE t ADD c TIMESTAMP NULL", ("c",), ()),
+        ("ALTER TABLE t ADD c VARCHAR(9) CHARACTER SET latin1 COLLATE latin1_bin, ADD d INT", ("c", "d"), ()),
+        ("ALTER TABLE t ADD c ENUM('NOT', 'DEFAULT') FIRST", ("c",), ()),
+        ("ALTER TABLE `a b` DROP COLUMN c", (), ("c",)),
+        ("ALTER TABLE t DROP IF EXISTS `c d`, ADD e INT", ("e",), ("c d",)),
+        ("ALTER TABLE t DROP INDEX c", (), ()),
+    ],
+)  # fmt: skip
+def test_columns_that_come_or_go_without_a_change_of_the_others(
+    statement: str, added: tuple[str, ...], dropped: tuple[str, ...]
+) -> None:
+    found = row_effects(statement)
+    assert (found.changes_rows, found.added, found.dropped) == (False, added, dropped)
+
+
+@pytest.mark.parametrize(
+    ("statement", "adds", "drops"),
+    [
+        ("ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p (id) ON DELETE CASCADE", True, False),
+        ("CREATE TABLE t (a INT, FOREIGN KEY (a) REFERENCES p (id))", True, False),
+        ("ALTER TABLE t DROP FOREIGN KEY f", False, True),
+        ("ALTER TABLE t ADD b INT, DROP CONSTRAINT IF EXISTS f", False, True),
+        ("ALTER TABLE t COMMENT 'x'", False, False),
+    ],
+)
+def test_statements_that_change_foreign_keys(statement: str, adds: bool, drops: bool) -> None:
+    assert (changes_foreign_keys(statement), drops_foreign_key(statement)) == (adds, drops)

@@ -13,6 +13,7 @@ from metaq.pipelines.binlog_sync.values.columns import Column, Definition
 from metaq.pipelines.binlog_sync.writing.state import Cursor, StateFile, SyncState, TableState
 
 DEFINITION = Definition((Column("id", "bytes", False), Column("kind", "enum", True, ("a", "b"))), ("id",))
+KEYLESS = Definition(DEFINITION.columns, ("id", "kind"), True)
 STATE = SyncState(
     topic="t",
     server="7/x",
@@ -22,7 +23,8 @@ STATE = SyncState(
     queues=[("broker-a", 0), ("broker-b", 1)],
     tables={
         "d.a": TableState(2, DEFINITION, Cursor("00", ("id",), (b"\x00\xff", 5, "x"), False)),
-        "d.b": TableState(1, DEFINITION, None),
+        "d.b": TableState(1, DEFINITION, None, ("old",)),
+        "d.c": TableState(1, KEYLESS, Cursor("00", ("id",), (), False, 1_790_000_000_000, True)),
     },
 )
 

@@ -92,5 +92,7 @@ class WorkPools:
     """Searches for messages, and figures about queues."""
     compilation: WorkPool = field(default_factory=compilation_pool)
     """Filters. They are compiled in Python, so a second thread would only take time from the event loop."""
+    administration: WorkPool = field(default_factory=lambda: WorkPool("administration", 1))
+    """Rare and long work: deletions, resets, tables of the whole broker."""
     storing: WorkPool = field(default_factory=lambda: WorkPool("storing", 8))
     """Copies of messages; each waits until the store confirms it."""

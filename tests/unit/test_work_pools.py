@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from metaq.broker.work_pools import WorkPool, WorkPools
 from metaq.protocol.errors import Refused
+from metaq.work_pools import WorkPool, WorkPools
 from tests.support.waiting import run
 
 

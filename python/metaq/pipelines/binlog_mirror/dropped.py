@@ -1,0 +1,27 @@
+"""Finds the tables that a statement takes away from the source."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from metaq.pipelines.binlog_sync.envelope import DdlBarrier
+from metaq.pipelines.binlog_sync.reading import ddl
+
+_DROP: Final = re.compile(r"\s*(?:/\*.*?\*/\s*)*DROP\s", re.IGNORECASE | re.DOTALL)
+
+
+def dropped_tables(barrier: DdlBarrier) -> set[tuple[str, str]]:
+    """Returns the named tables that no longer exist after a statement: dropped ones, and old names."""
+    statement = ddl.parse(barrier.statement, barrier.database)
+    if _DROP.match(barrier.statement):
+        return set(barrier.names)
+    # A chain such as `a TO b, c TO a` gives a name to another table.
+    gone = {old for old, _ in statement.renamed} - {new for _, new in statement.renamed}
+    lowered = {(database.lower(), table.lower()) for database, table in gone}
+    # The server may store names in lower case, and then the barrier has them so.
+    return set(barrier.names) & (gone | lowered)
+
+
+def drops_database(barrier: DdlBarrier) -> bool:
+    return barrier.action == str(ddl.Kind.DATABASE)
