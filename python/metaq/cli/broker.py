@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
 from metaq.cli import cluster, serve, take_over
+from metaq.cli.command_table import group_of_commands
 
-app = typer.Typer(invoke_without_command=True)
+app = group_of_commands("", invoke_without_command=True, no_args_is_help=False)
 app.callback()(serve.broker)
 app.command("drain")(cluster.drain)
 app.command("take-over")(take_over.take_over)

@@ -6,20 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.flags import ClusterName, Format, NameServers, Output, RegisterAddress
+from metaq.cli.command_table import group_of_commands
+from metaq.cli.flags import ClusterName, NameServers, Output, RegisterAddress
+from metaq.cli.invocation import Format
 
 if TYPE_CHECKING:
     from metaq.admin.broker_groups import Switched
     from metaq.protocol.replication import GroupStatus
 
-app = typer.Typer(help="Show broker groups, and choose their masters.", no_args_is_help=True)
+app = group_of_commands("Show broker groups, and choose their masters.")
 
 Name = Annotated[str, typer.Argument(help="Name of the broker group.", metavar="NAME", show_default=False)]
-
-
-@app.callback()
-def cluster() -> None:
-    """Show broker groups, and choose their masters."""
 
 
 @app.command()
@@ -27,7 +24,7 @@ def status(
     register: RegisterAddress = None,
     namesrv: NameServers = None,
     cluster: ClusterName = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Show every broker group: its master, the nodes that are in sync, and how far each one is behind.
 
@@ -74,7 +71,7 @@ def switch(
     register: RegisterAddress = None,
     namesrv: NameServers = None,
     cluster: ClusterName = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Make another node of a group master.
 
@@ -110,7 +107,7 @@ def drain(
     register: RegisterAddress = None,
     namesrv: NameServers = None,
     cluster: ClusterName = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Take a broker out of service without an error at any client.
 

@@ -6,18 +6,16 @@ from typing import Annotated
 
 import typer
 
-from metaq.cli.flags import Assignments, ConfigFile, Format, Output, flag
+from metaq.cli.command_table import group_of_commands
+from metaq.cli.flags import Output
+from metaq.cli.invocation import Format
+from metaq.cli.option_flags import Assignments, ConfigFile, flag
 
-app = typer.Typer(help="Show the configuration, or hand a store back to RocketMQ.", no_args_is_help=True)
-
-
-@app.callback()
-def config() -> None:
-    """Show the configuration, or hand a store back to RocketMQ."""
+app = group_of_commands("Show the configuration, or hand a store back to RocketMQ.")
 
 
 @app.command()
-def show(config: ConfigFile = None, assignments: Assignments = None, output: Output = Format.text) -> None:
+def show(config: ConfigFile = None, assignments: Assignments = None, output: Output = Format.table) -> None:
     """Print every option, its value, and where the value was set."""
     from metaq.cli.output import print_json, print_table
     from metaq.config import load
@@ -49,7 +47,7 @@ def export(
     data: Annotated[str | None, flag("data", metavar="DIR")] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Write a stopped broker's topics, groups and offsets as RocketMQ's files.
 

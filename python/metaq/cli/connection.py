@@ -2,38 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
-from metaq.admin import Admin
-from metaq.config import load
-from metaq.config.kinds import join_endpoint
+from metaq.cli.contexts import Context, chosen_context
+from metaq.cli.invocation import current
+from metaq.errors import NoRoute, NoSuchGroup
 
 if TYPE_CHECKING:
+    from metaq.admin import Admin, BrokerFailure
     from metaq.admin.broker_groups import BrokerGroups
 
+DEFAULT = "127.0.0.1:9876"
+"""The name server of a local `metaq serve`."""
 
-def name_servers(namesrv: str | None) -> str:
-    """Returns the name servers of the flag, or else of the environment or the configuration file, or else the
-    one of a local `metaq serve`."""
-    config = load({"namesrv": namesrv})
+
+def context_in_use(name: str | None = None) -> tuple[str, Context] | None:
+    """Returns the context of the flag, the environment or the file; None if there is none. Raises
+    ConfigError."""
+    return chosen_context(name or current().context)
+
+
+def name_servers(namesrv: str | None, *, context: str | None = None) -> str:
+    """Returns the name servers of the flag, or else of the context, the environment or the configuration
+    file, or else the one of a local `metaq serve`."""
+    if given := namesrv or current().namesrv:
+        return given
+    if chosen := context_in_use(context):
+        return chosen[1].namesrv
+    if "METAQ_CONFIG" not in os.environ and "METAQ_NAMESRV" not in os.environ:
+        return DEFAULT
+    return _configured()
+
+
+def _configured() -> str:
+    from metaq.config import load
+    from metaq.config.kinds import join_endpoint
+
+    config = load()
     addresses: tuple[str, ...] = config["namesrv"] or (join_endpoint(config["host"], config["namesrv_port"]),)
     return ";".join(addresses)
 
 
-def connect(namesrv: str | None) -> Admin:
-    """Returns an administration client; it is a context manager."""
-    return Admin(name_servers(namesrv))
+@contextmanager
+def connect(namesrv: str | None, *, timeout: float = 5.0, partial: bool = False) -> Iterator[Admin]:
+    """Opens an administration client. If a topic or group is not found, the error suggests names that are
+    like it."""
+    from metaq.admin import Admin
+
+    with Admin(name_servers(namesrv), timeout=timeout, partial=partial) as admin:
+        try:
+            yield admin
+        except (NoRoute, NoSuchGroup) as error:
+            from metaq.cli.suggestions import add_near_names
+
+            add_near_names(error, admin)
+            raise
 
 
 def cluster_name(cluster: str | None) -> str:
-    """Returns the cluster of the flag, or else of the environment or the configuration file."""
+    """Returns the cluster of the flag, or else of the context, the environment or the configuration file."""
+    from metaq.config import load
+
+    if cluster is None and (chosen := context_in_use()) and chosen[1].cluster:
+        return chosen[1].cluster
     return str(load({"cluster": cluster})["cluster"])
 
 
 def register_address(register: str | None) -> str | None:
-    """Returns the register of the flag, or else of the environment or the configuration file."""
+    """Returns the register of the flag, or else of the context, the environment or the configuration file."""
+    from metaq.config import load
+
+    if register is None and (chosen := context_in_use()) and chosen[1].register:
+        return chosen[1].register
     address: str | None = load({"register": register})["register"]
     return address
 
@@ -58,3 +101,11 @@ async def broker_groups(
         await calls.close()
         if opened is not None:
             await opened.close()
+
+
+def report_failures(failures: Sequence[BrokerFailure]) -> None:
+    """Says on standard error which brokers did not answer, so that nobody takes a part for the whole."""
+    from metaq.cli.output import note
+
+    for failure in failures:
+        note(f"the result lacks {failure.broker}, which did not answer: {failure.reason}")

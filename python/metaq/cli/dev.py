@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metaq.cli.command_table import group_of_commands
+
 if TYPE_CHECKING:
     from metaq.dev.cluster import State
     from metaq.dev.plan import Plan
 
-app = typer.Typer(help="Run a whole cluster on this machine.", no_args_is_help=True)
-
-
-@app.callback()
-def dev() -> None:
-    """Run a whole cluster on this machine."""
+app = group_of_commands("Run a whole cluster on this machine.")
 
 
 @app.command()

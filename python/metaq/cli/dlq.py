@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.flags import Format, NameServers, Output
+from metaq.cli.command_table import group_of_commands
+from metaq.cli.flags import NameServers, Output
+from metaq.cli.invocation import Format
 
 if TYPE_CHECKING:
     from metaq.admin import DeadLetter
 
-app = typer.Typer(
-    help="List the messages that a group has given up, and send them to it again.", no_args_is_help=True
-)
+app = group_of_commands("List the messages that a group has given up, and send them to it again.")
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.", show_default=False)]
 
@@ -25,7 +25,7 @@ def list_dead_letters(
         bool, typer.Option("--all", help="List also the dead letters that were sent again.")
     ] = False,
     namesrv: NameServers = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """List the dead letters of a group that were not sent again yet."""
     from metaq.cli.connection import connect
@@ -48,7 +48,7 @@ def resend(
     ] = None,
     rate: Annotated[float, typer.Option(help="Messages per second.", min=0.01, max=1_000_000)] = 100,
     namesrv: NameServers = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Send a group its dead letters again: all that were not sent again yet, or a single one.
 
@@ -70,7 +70,7 @@ def resend(
 
 
 def _document(letter: DeadLetter) -> dict[str, object]:
-    from metaq.cli.message import document
+    from metaq.cli.message_views import document
 
     message = letter.message
     broker = None if message.queue is None else message.queue.broker
@@ -84,7 +84,7 @@ def _document(letter: DeadLetter) -> dict[str, object]:
 
 
 def _line(letter: DeadLetter) -> str:
-    from metaq.cli.message import line
+    from metaq.cli.message_views import line
 
     why = ": ".join(filter(None, (letter.error_type, letter.reason)))
     return f"{letter.message.offset_id} {letter.origin_topic} {line(letter.message)}{why and f' ({why})'}"

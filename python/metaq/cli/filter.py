@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from metaq.cli.flags import Assignments, ConfigFile, Format, Output
+from metaq.cli.command_table import group_of_commands
+from metaq.cli.flags import Output
+from metaq.cli.invocation import Format
+from metaq.cli.option_flags import Assignments, ConfigFile
 
-app = typer.Typer(help="List the functions that consumers can filter messages with.", no_args_is_help=True)
-
-
-@app.callback()
-def filter_() -> None:
-    """List the functions that consumers can filter messages with."""
+app = group_of_commands("List the functions that consumers can filter messages with.")
 
 
 @app.command("list")
@@ -27,7 +25,7 @@ def list_functions(
     ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Load the filter functions as a broker with this configuration does, and list them."""
     import asyncio

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from metaq.cli.connection import broker_groups, cluster_name, register_address
-from metaq.cli.flags import Format
-from metaq.cli.group_tables import size
+from metaq.cli.formats import size
+from metaq.cli.invocation import Format
 from metaq.cli.output import print_json
 from metaq.errors import ConfigError
 from metaq.ha.register import open_register

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.flags import BytesPerSecond, Format, MessagesPerSecond, NameServers, Output
+from metaq.cli.command_table import group_of_commands
+from metaq.cli.flags import BytesPerSecond, MessagesPerSecond, NameServers, Output
+from metaq.cli.invocation import Format
 from metaq.errors import CommandError, NoSuchGroup
 
 if TYPE_CHECKING:
     from metaq.admin import Position, Progress, Reset
     from metaq.client.session.routes import Queue
 
-app = typer.Typer(help="Show, reset and limit consumer groups.", no_args_is_help=True)
+app = group_of_commands("Show, reset and limit consumer groups.")
 
 Group = Annotated[str, typer.Argument(help="Name of the group.", show_default=False)]
 
@@ -28,7 +30,7 @@ def limit(
         bool, typer.Option("--create", help="Create the group if it does not exist yet.")
     ] = False,
     namesrv: NameServers = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Limit what each broker gives to all consumers of a group together, or show the limits."""
     from metaq.cli.connection import connect
@@ -48,7 +50,7 @@ def limit(
 
 
 @app.command()
-def show(group: Group, namesrv: NameServers = None, output: Output = Format.text) -> None:
+def show(group: Group, namesrv: NameServers = None, output: Output = Format.table) -> None:
     """Show the limits of a group on each broker, and how far it is in each queue."""
     from metaq.cli.connection import connect
     from metaq.cli.limits import print_limits, rows_of
@@ -121,7 +123,7 @@ def reset(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the change and stop.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     namesrv: NameServers = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Move a group to another position in a topic.
 

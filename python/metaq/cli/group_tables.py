@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import typer
 
+from metaq.cli.formats import size
 from metaq.cli.output import print_table
 from metaq.protocol.replication import GroupStatus, NodeStatus
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def print_groups(groups: Sequence[GroupStatus]) -> None:
@@ -38,14 +37,6 @@ def warnings(groups: Sequence[GroupStatus]) -> Iterator[str]:
                 f"{group.name} takes no messages, unless it has replicas=async: {living} of at least "
                 f"{group.min_in_sync} nodes are in sync and answer."
             )
-
-
-def size(number: int) -> str:
-    """Returns a number of bytes as people read it."""
-    value, unit = float(number), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{number} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
 def _living_in_sync(group: GroupStatus) -> int:

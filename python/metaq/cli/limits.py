@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from metaq.admin import Limits, Rate
-from metaq.cli.flags import Format
+from metaq.cli.invocation import Format
 from metaq.cli.output import print_json, print_table
 from metaq.config.kinds import Bytes, Kind, Number, write_bytes
 from metaq.errors import CommandError

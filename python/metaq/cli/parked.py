@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.flags import Format, Output
+from metaq.cli.command_table import group_of_commands
+from metaq.cli.flags import Output
+from metaq.cli.invocation import Format
 
 if TYPE_CHECKING:
     from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, StoredRetry
 
-app = typer.Typer(
-    help="List the messages that consumers on this machine have parked, and replay them.",
-    no_args_is_help=True,
-)
+app = group_of_commands("List the messages that consumers on this machine have parked, and replay them.")
 
 Directory = Annotated[
     Path | None,
@@ -31,7 +30,7 @@ Directory = Annotated[
 def list_parked(
     group: Annotated[str | None, typer.Argument(help="Only this consumer group.", show_default=False)] = None,
     directory: Directory = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """List parked messages, oldest first."""
     from metaq.cli.output import print_json_line
@@ -53,7 +52,7 @@ def replay(
         typer.Option("--number", help="Only the message with this number; repeatable.", show_default=False),
     ] = None,
     directory: Directory = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Make parked messages due now and reset their tries.
 

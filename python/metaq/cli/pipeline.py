@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.flags import Format, Output
+from metaq.cli.command_table import group_of_commands
+from metaq.cli.flags import Output
+from metaq.cli.invocation import Format
 
 if TYPE_CHECKING:
     from metaq.pipelines import Pipeline, Plan, Progress, Report, Verification
 
-app = typer.Typer(help="List and run data pipelines.", no_args_is_help=True)
+app = group_of_commands("List and run data pipelines.")
 
 Name = Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)]
 ConfigFile = Annotated[
@@ -38,7 +40,7 @@ LINE_INTERVAL = 10
 
 
 @app.command("list")
-def list_pipelines(output: Output = Format.text) -> None:
+def list_pipelines(output: Output = Format.table) -> None:
     """List all pipelines."""
     from metaq.cli.output import print_json, print_table
     from metaq.pipelines import PIPELINES
@@ -55,7 +57,7 @@ def run(
     config: ConfigFile,
     master: Master = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Run a pipeline until it is done, or until Ctrl-C or SIGTERM. The next run continues from there."""
     pipeline = _load(name, config, master)
@@ -66,7 +68,7 @@ def run(
         return
     with _naming(config), _stopped_by_signals() as stop, _reporting(name, output) as report:
         done = pipeline.run(report, stop)
-    if output is Format.text:
+    if output is Format.table:
         typer.echo(f"{name} ended; {_line(done)}")
 
 
@@ -80,7 +82,7 @@ def verify(
         float,
         typer.Option("--wait", help="Seconds to keep comparing while rows differ."),
     ] = 0.0,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Compare the source of a pipeline with its copy and print the keys that differ.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.flags import Assignments, ConfigFile, flag
+from metaq.cli.option_flags import Assignments, ConfigFile, flag
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:

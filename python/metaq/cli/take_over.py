@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.flags import Format, Output
+from metaq.cli.flags import Output
+from metaq.cli.invocation import Format
 
 if TYPE_CHECKING:
     from metaq.protocol.replication import GroupStatus, NodeStatus
@@ -29,7 +30,7 @@ def take_over(
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation of --force.")] = False,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Take over from an Apache master, under its name.
 
@@ -100,7 +101,7 @@ def parties(group: GroupStatus, address: str) -> tuple[NodeStatus, NodeStatus]:
 
 def progress(name: str, master: NodeStatus, own: NodeStatus) -> str:
     """Returns one line about a copy that is not finished."""
-    from metaq.cli.group_tables import size
+    from metaq.cli.formats import size
 
     behind = (
         "it is not known how far it is behind" if own.lag_bytes is None else f"{size(own.lag_bytes)} behind"
@@ -111,7 +112,7 @@ def progress(name: str, master: NodeStatus, own: NodeStatus) -> str:
 
 def consequences(name: str, master: NodeStatus, own: NodeStatus) -> list[str]:
     """Returns what the operator must know before a take-over by force."""
-    from metaq.cli.group_tables import size
+    from metaq.cli.formats import size
 
     lines = []
     if master.state != "gone":

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-from metaq.cli.flags import BytesPerSecond, Format, MessagesPerSecond, NameServers, Output
+from metaq.cli.command_table import group_of_commands
+from metaq.cli.flags import BytesPerSecond, MessagesPerSecond, NameServers, Output
+from metaq.cli.invocation import Format
 
-app = typer.Typer(help="Create, list, show, limit and delete topics.", no_args_is_help=True)
+app = group_of_commands("Create, list, show, limit and delete topics.")
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
 
@@ -23,7 +25,7 @@ def create(
         str | None, typer.Option(help="Only on the brokers of this cluster.", show_default=False)
     ] = None,
     namesrv: NameServers = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Create a topic on every broker, or change it."""
     from metaq.cli.connection import connect
@@ -46,7 +48,7 @@ def list_topics(
         bool, typer.Option("--all", help="List also the topics that brokers use themselves.")
     ] = False,
     namesrv: NameServers = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """List the topics of all brokers."""
     from metaq.cli.connection import connect
@@ -62,7 +64,7 @@ def list_topics(
 
 
 @app.command()
-def show(topic: Topic, namesrv: NameServers = None, output: Output = Format.text) -> None:
+def show(topic: Topic, namesrv: NameServers = None, output: Output = Format.table) -> None:
     """Show the queues of a topic and the messages that each of them holds."""
     from metaq.cli.connection import connect
     from metaq.cli.output import moment, print_json, print_table
@@ -107,7 +109,7 @@ def limit(
     messages_per_second: MessagesPerSecond = None,
     bytes_per_second: BytesPerSecond = None,
     namesrv: NameServers = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Limit what each broker accepts for a topic, or show the limits."""
     from metaq.cli.connection import connect
@@ -124,7 +126,7 @@ def delete(
     topic: Topic,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     namesrv: NameServers = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Delete a topic from every broker, with the offsets of its consumers."""
     from metaq.cli.connection import connect

@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from metaq.cli import app
 from metaq.cli.forced_switch import consequences
-from metaq.cli.group_tables import print_groups, size, warnings
+from metaq.cli.formats import size
+from metaq.cli.group_tables import print_groups, warnings
 from metaq.errors import ConfigError
 from metaq.ha.group_record import GroupRecord, Member
 from metaq.ha.register_groups import RegisteredGroup, plan_force

@@ -1,28 +1,25 @@
-"""metaq send and metaq tail."""
+"""metaq send."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.flags import Format, NameServers, Output
-from metaq.errors import CommandError, NotDurable, UnreadableBody
+from metaq.cli.flags import NameServers, Output, topic_argument
+from metaq.cli.invocation import Format
+from metaq.errors import CommandError, NotDurable
 
 if TYPE_CHECKING:
-    from metaq.client.message import Message
     from metaq.client.producer.results import SendResult
     from metaq.client.session.routes import Queue
-
-Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
 
 SEND_TIMEOUT_S = 10.0
 
 
 def send(
-    topic: Topic,
+    topic: Annotated[str, topic_argument()],
     body: Annotated[
         str, typer.Argument(help="Body of the message; - reads standard input.", show_default=False)
     ],
@@ -36,7 +33,7 @@ def send(
     ] = None,
     queue: Annotated[int | None, typer.Option(help="Queue to send to.", min=0, show_default=False)] = None,
     namesrv: NameServers = None,
-    output: Output = Format.text,
+    output: Output = Format.table,
 ) -> None:
     """Send one message and print where it was stored."""
     from metaq.cli.connection import name_servers
@@ -108,79 +105,3 @@ def _print_sent(sent: SendResult, output: Format) -> None:
         typer.echo(
             f"{status} {queue.topic} {queue.broker} queue {queue.id} offset {sent.queue_offset} id {sent.id}"
         )
-
-
-def tail(
-    topic: Topic,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            help="Position to begin at: earliest, latest, -10m, 2026-01-31T12:00 or an offset.",
-            metavar="POSITION",
-        ),
-    ] = "earliest",
-    count: Annotated[
-        int | None, typer.Option(help="Stop after this many messages.", min=1, show_default=False)
-    ] = None,
-    follow: Annotated[bool, typer.Option(help="Wait for messages that arrive later.")] = True,
-    namesrv: NameServers = None,
-    output: Output = Format.text,
-) -> None:
-    """Print the messages of a topic without consuming them."""
-    from itertools import islice
-
-    from metaq.cli.connection import connect
-    from metaq.cli.output import position, print_json_line
-
-    begin = position("--from", start)
-    # Ctrl-C is how following ends.
-    with suppress(KeyboardInterrupt), connect(namesrv) as admin:
-        for message in islice(admin.messages.read(topic, begin, follow=follow), count):
-            if output is Format.json:
-                print_json_line(document(message))
-            else:
-                print(line(message), flush=True)
-
-
-def line(message: Message) -> str:
-    """Returns a message as one line for people."""
-    from metaq.cli.output import moment
-
-    tag = f" [{message.tag}]" if message.tag else ""
-    number = -1 if message.queue is None else message.queue.id
-    try:
-        text = message.body.decode(errors="backslashreplace")
-    except UnreadableBody as error:
-        text = f"<{error}>"
-    # A body must not be able to move a terminal's cursor.
-    printable = "".join(
-        c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text
-    )
-    return f"{moment(message.stored_at)} {number}:{message.queue_offset}{tag} {printable}"
-
-
-def document(message: Message) -> dict[str, object]:
-    """Returns a message as programs read it. A body that is not text is in base 64."""
-    from base64 import b64encode
-
-    fields: dict[str, object] = {
-        "topic": message.topic,
-        "queue_id": None if message.queue is None else message.queue.id,
-        "queue_offset": message.queue_offset,
-        "id": message.id,
-        "offset_id": message.offset_id,
-        "born_timestamp_ms": message.born_at,
-        "store_timestamp_ms": message.stored_at,
-        "born_host": message.born_host,
-        "reconsume_times": message.reconsume_times,
-        "properties": {**message.system_properties, **message.properties},
-    }
-    try:
-        body = message.body
-    except UnreadableBody as error:
-        return {**fields, "body": None, "body_error": str(error)}
-    try:
-        return {**fields, "body": body.decode()}
-    except UnicodeDecodeError:
-        return {**fields, "body": None, "body_base64": b64encode(body).decode()}

@@ -1,0 +1,105 @@
+"""Names and commands that a person may have meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from metaq.errors import MetaqError, NoSuchGroup
+
+if TYPE_CHECKING:
+    from metaq.admin import Admin
+
+SYNONYMS = {
+    "describe": "show",
+    "get": "show",
+    "info": "show",
+    "inspect": "show",
+    "ls": "list",
+    "add": "create",
+    "new": "create",
+    "alter": "update",
+    "edit": "update",
+    "change": "update",
+    "rm": "delete",
+    "remove": "delete",
+    "drop": "delete",
+    "copy": "clone",
+    "seek": "reset",
+    "rewind": "reset",
+    "produce": "send",
+    "publish": "send",
+    "pub": "send",
+    "push": "send",
+    "subscribe": "consume",
+    "sub": "consume",
+    "receive": "consume",
+    "cat": "tail",
+    "watch": "tail",
+    "read": "tail",
+    "topics": "topic",
+    "groups": "group",
+    "consumer": "group",
+    "consumers": "group",
+    "subscription": "group",
+    "messages": "message",
+    "msg": "message",
+    "deadletter": "dlq",
+    "dead-letters": "dlq",
+    "dead": "dlq",
+    "brokers": "broker",
+    "namesrv": "nameserver",
+    "start": "serve",
+    "run": "serve",
+    "status": "cluster status",
+    "health": "cluster status",
+    "check": "doctor",
+    "diagnose": "doctor",
+    "benchmark": "bench",
+    "perf": "bench",
+    "profile": "context",
+    "pipelines": "pipeline",
+    "redeliver": "resend",
+    "retry": "resend",
+    "replay": "resend",
+    "dump": "export",
+    "save": "export",
+    "query": "find",
+    "search": "find",
+}
+"""Words of other tools, and ours for them."""
+
+
+def near_commands(word: str, known: Iterable[str]) -> list[str]:
+    """Returns the commands that a person may have meant, the likeliest first."""
+    names = list(known)
+    meant = SYNONYMS.get(word.lower())
+    found = [meant] if meant is not None and meant.split()[0] in names else []
+    found += [name for name in difflib.get_close_matches(word.lower(), names) if name not in found]
+    return found
+
+
+def add_near_names(error: MetaqError, admin: Admin) -> None:
+    """Adds topics or groups with a name like the one that was not found to the hint of an error."""
+    named = re.match(r"(?:topic|group) (\S+) does not exist", str(error))
+    if named is None:
+        return
+    try:
+        if isinstance(error, NoSuchGroup):
+            names = [group.name for group in admin.groups.list().groups]
+        else:
+            names = [topic.name for topic in admin.topics.list()]
+    except MetaqError:
+        return
+    near = near_names(named[1], names)
+    if near:
+        error.hint = f"did you mean {' or '.join(near)}?" + (f" ({error.hint})" if error.hint else "")
+
+
+def near_names(name: str, names: Iterable[str]) -> list[str]:
+    """Returns up to three names like the given one; case does not count."""
+    by_folded = {known.casefold(): known for known in names if known != name}
+    found = difflib.get_close_matches(name.casefold(), by_folded, n=3, cutoff=0.6)
+    return [by_folded[folded] for folded in found]
