@@ -34,20 +34,25 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "serve": Entry("serve", "Run a name server and a broker in one process.", "serve"),
         "nameserver": Entry("serve", "Run a name server.", "nameserver"),
         "broker": Entry("broker", "Run a broker, or work on one that runs: drain, take-over."),
-        "dev": Entry("dev", "Run a cluster of processes on this machine."),
+        "dev": Entry("dev", "Run a whole cluster on this machine."),
     },
     "Send and read messages": {
-        "send": Entry("send", "Send messages and print where they were stored.", "send"),
+        "send": Entry("send", "Send one message and print where it was stored.", "send"),
         "tail": Entry("tail", "Print the messages of a topic without consuming them.", "tail"),
         "dlq": Entry("dlq", "List the messages that a group has given up, and send them to it again."),
     },
     "Topics and groups": {
         "topic": Entry("topic", "Create, list, show, limit and delete topics."),
-        "group": Entry("group", "List, show, move, limit and delete consumer groups."),
+        "group": Entry("group", "Show, reset and limit consumer groups."),
     },
     "Operate a cluster": {
-        "cluster": Entry("cluster", "Show the state of a cluster, and choose masters."),
+        "cluster": Entry("cluster", "Show broker groups, and choose their masters."),
         "config": Entry("config", "Show the configuration, or hand a store back to RocketMQ."),
+        "bench": Entry("bench", "Measure how fast a cluster stores and delivers messages."),
+    },
+    "This command line": {
+        "context": Entry("context", "Name clusters, and choose the one that commands ask."),
+        "completion": Entry("completion", "Print a script for the completion of a shell.", "completion"),
     },
     "Data": {
         "pipeline": Entry("pipeline", "List and run data pipelines."),
@@ -94,6 +99,16 @@ class RootCommands(CommandGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         known = dict(entries()).get(cmd_name)
         return None if known is None else load_command(cmd_name, known)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        from typer._click.core import Command
+        from typer._click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return list(Command.shell_complete(self, ctx, incomplete))
+        return [
+            CompletionItem(name, help=entry.help) for name, entry in entries() if name.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for title, section in SECTIONS.items():

@@ -21,6 +21,8 @@ from metaq.errors import ConfigError, MetaqError
 if TYPE_CHECKING:
     import typer
 
+COMPLETING: Final = "_METAQ_COMPLETE"
+"""Shells set this variable when they ask for words; `metaq completion` makes them do so."""
 FAILED: Final = 1
 WRONG_USE: Final = 2
 UNHEALTHY: Final = 10
@@ -32,8 +34,12 @@ def run_to_exit(app: typer.Typer) -> NoReturn:
     from typer import Abort
     from typer._click.exceptions import ClickException, NoArgsIsHelpError, UsageError
 
+    if COMPLETING in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="metaq", complete_var=COMPLETING, standalone_mode=False)
     except MetaqError as error:
         # The text of some errors ends with their hint.
         text = error.args[0] if error.args else str(error)

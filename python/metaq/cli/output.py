@@ -120,11 +120,10 @@ def note(text: str) -> None:
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Prints a table of texts; the columns named in `right` hold numbers."""
-    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for head in heads:
         table.add_column(head, justify="right" if head in right else "left", overflow="fold")
     for row in rows:

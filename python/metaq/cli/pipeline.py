@@ -118,11 +118,14 @@ def reread(
         typer.Option("--to", help="Last value of the first key column.", show_default="no limit"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many rows that is.")] = False,
+    output: Output = Format.table,
 ) -> None:
     """Read a table of the source again, or a range of its keys, while everything else goes on.
 
     The running pipeline takes the request within a second; without one, the next run does.
     """
+    from metaq.cli.formats import count
+    from metaq.cli.output import print_one
     from metaq.errors import CommandError
     from metaq.pipelines import PIPELINES, Rereadable
 
@@ -131,8 +134,8 @@ def reread(
         able = [other for other, entry in PIPELINES.items() if entry.reads_again]
         raise CommandError(f"{name} cannot read again", hint=f"these can: {', '.join(able)}")
     rows = pipeline.reread(table, first, last, dry_run=dry_run)
-    count = "1 row" if rows == 1 else f"{rows:,} rows"
-    typer.echo(f"{table}: about {count} {'would' if dry_run else 'will'} be read again")
+    text = f"{table}: about {count(rows, 'row')} {'would' if dry_run else 'will'} be read again"
+    print_one(output, {"table": table, "rows": rows, "dry_run": dry_run}, text)
 
 
 def _load(name: str, config: Path, master: str | None) -> Pipeline:
