@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Self
 
 from metaq._core import Frame, FrameDecoder, FrameError, encode_frame
+from metaq.credentials import Credentials
 from metaq.errors import UsageError
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
@@ -105,6 +106,7 @@ class Connection:
         on_request: OnRequest | None = None,
         on_end: OnEnd | None = None,
         binary: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
         self.address = address
         self._on_end = on_end
@@ -112,6 +114,7 @@ class Connection:
         self._writer = writer
         self._on_request = on_request
         self._binary = binary
+        self._credentials = credentials
         self._opaques = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._answering: set[asyncio.Task[None]] = set()
@@ -127,8 +130,10 @@ class Connection:
         on_request: OnRequest | None = None,
         on_end: OnEnd | None = None,
         binary: bool = False,
+        credentials: Credentials | None = None,
     ) -> Self:
-        """Connects. `binary` selects the binary encoding of headers instead of JSON. Raises Unreachable."""
+        """Connects. `binary` selects the binary encoding of headers instead of JSON. With credentials,
+        requests are signed. Raises Unreachable."""
         host, port = split_address(address)
         try:
             async with asyncio.timeout(timeout):
@@ -141,7 +146,15 @@ class Connection:
             # Without this, writes to a host that vanished would be retried for a quarter of an hour.
             stream = writer.get_extra_info("socket")
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PEER_SILENCE_MS_MAX)
-        return cls(address, reader, writer, on_request=on_request, on_end=on_end, binary=binary)
+        return cls(
+            address,
+            reader,
+            writer,
+            on_request=on_request,
+            on_end=on_end,
+            binary=binary,
+            credentials=credentials,
+        )
 
     @property
     def closed(self) -> bool:
@@ -190,11 +203,12 @@ class Connection:
             await self._writer.wait_closed()
 
     def _frame(self, command: Command, body: bytes, opaque: int, flag: int) -> bytes:
+        fields = command.to_fields()
         return encode_frame(
             command.code,
             opaque=opaque,
             flag=flag,
-            fields=command.to_fields(),
+            fields=fields if self._credentials is None else self._credentials.signed(fields, body),
             body=body,
             binary=self._binary,
         )
@@ -304,6 +318,7 @@ class Connections:
         on_open: OnOpen | None = None,
         on_end: OnEnd | None = None,
         binary: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
         """`on_end` is called with the address of a connection that has ended, for whatever reason."""
         self._on_end = on_end
@@ -311,6 +326,7 @@ class Connections:
         self._on_request = on_request
         self._on_open = on_open
         self._binary = binary
+        self._credentials = credentials
         self._by_address: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._closed = False
@@ -332,7 +348,12 @@ class Connections:
             return connection
         on_request = None if self._on_request is None else partial(self._on_request, address)
         connection = await Connection.open(
-            address, self._connect_timeout, on_request=on_request, on_end=self._on_end, binary=self._binary
+            address,
+            self._connect_timeout,
+            on_request=on_request,
+            on_end=self._on_end,
+            binary=self._binary,
+            credentials=self._credentials,
         )
         if self._closed:
             await connection.close()

@@ -45,6 +45,7 @@ from metaq.admin.results import (
     TopicSettings,
 )
 from metaq.admin.sync import Admin
+from metaq.credentials import Credentials
 from metaq.protocol.bodies import READ, WRITE
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "BrokerFailure",
     "BrokerFigures",
     "Cluster",
+    "Credentials",
     "DeadLetter",
     "Group",
     "GroupName",

@@ -12,6 +12,7 @@ from metaq.admin.groups import ConsumerGroups
 from metaq.admin.messages import Messages
 from metaq.admin.offsets import Offsets
 from metaq.admin.topics import Topics
+from metaq.credentials import Credentials
 
 __all__ = ["Admin"]
 
@@ -25,7 +26,8 @@ class Admin:
 
     Each request may take `timeout` seconds. Questions that fail for a reason that may pass are asked again
     for `retry` seconds; changes are sent once. With `partial` a broker that does not answer is listed in the
-    `failures` of a result instead of raising an error.
+    `failures` of a result instead of raising an error. With `credentials`, requests are signed, as a cluster
+    with access control demands.
     """
 
     def __init__(
@@ -35,8 +37,11 @@ class Admin:
         timeout: float = 5.0,
         retry: float = 0.0,
         partial: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._calls = Calls(nameservers, timeout_s=timeout, retry_s=retry, is_partial=partial)
+        self._calls = Calls(
+            nameservers, timeout_s=timeout, retry_s=retry, is_partial=partial, credentials=credentials
+        )
         self.topics = Topics(self._calls)
         self.offsets = Offsets(self._calls)
         self.groups = ConsumerGroups(self._calls, self.offsets)

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from metaq.admin.results import BrokerFailure
 from metaq.client.session.routes import NameServers, Route, Routes
+from metaq.credentials import Credentials
 from metaq.errors import ClientClosed, MetaqError, NoRoute
 from metaq.protocol.bodies import ClusterInfo
 from metaq.protocol.codes import ResponseCode
@@ -35,13 +36,21 @@ class Calls:
     got lost must not make a change twice.
     """
 
-    def __init__(self, nameservers: str, *, timeout_s: float, retry_s: float, is_partial: bool) -> None:
+    def __init__(
+        self,
+        nameservers: str,
+        *,
+        timeout_s: float,
+        retry_s: float,
+        is_partial: bool,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.name_servers = split_addresses(nameservers)
         self.timeout_s = timeout_s
         self._retry_s = retry_s
         self._is_partial = is_partial
         self._closed = False
-        self._connections = Connections(connect_timeout=timeout_s)
+        self._connections = Connections(connect_timeout=timeout_s, credentials=credentials)
         self._asking = NameServers(self.name_servers, self._call)
         self._routes = Routes(self._ask_nameserver, lambda: None)
         self._brokers: dict[str, dict[int, str]] = {}

@@ -35,6 +35,7 @@ from metaq.admin.results import (
 from metaq.client.message import Message
 from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
+from metaq.credentials import Credentials
 from metaq.protocol.bodies import READ, WRITE
 
 _T = TypeVar("_T")
@@ -411,7 +412,8 @@ class Admin:
 
     Each request may take `timeout` seconds. Questions that fail for a reason that may pass are asked again
     for `retry` seconds; changes are sent once. With `partial` a broker that does not answer is listed in the
-    `failures` of a result instead of raising an error.
+    `failures` of a result instead of raising an error. With `credentials`, requests are signed, as a cluster
+    with access control demands.
     """
 
     def __init__(
@@ -421,8 +423,11 @@ class Admin:
         timeout: float = 5.0,
         retry: float = 0.0,
         partial: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._admin = aio.Admin(nameservers, timeout=timeout, retry=retry, partial=partial)
+        self._admin = aio.Admin(
+            nameservers, timeout=timeout, retry=retry, partial=partial, credentials=credentials
+        )
         self._portal = Portal()
         self._portal.start()
         self.topics = Topics(self._portal, self._admin.topics)

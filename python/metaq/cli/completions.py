@@ -45,12 +45,12 @@ def complete_context(incomplete: str) -> list[str]:
 
 def _live(context: typer.Context, incomplete: str, names: Callable[[Admin], Iterable[str]]) -> list[str]:
     from metaq.admin import Admin
-    from metaq.cli.connection import name_servers
+    from metaq.cli.connection import credentials, name_servers
     from metaq.errors import MetaqError
 
     try:
         servers = name_servers(_flag(context, "namesrv"), context=_flag(context, "context"))
-        with Admin(servers, timeout=TIMEOUT_S, retry=0.0, partial=True) as admin:
+        with Admin(servers, timeout=TIMEOUT_S, partial=True, credentials=credentials(servers)) as admin:
             return sorted(name for name in names(admin) if name.startswith(incomplete))
     except (MetaqError, OSError):
         return []

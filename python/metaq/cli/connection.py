@@ -14,6 +14,7 @@ from metaq.errors import NoRoute, NoSuchGroup
 if TYPE_CHECKING:
     from metaq.admin import Admin, BrokerFailure
     from metaq.admin.broker_groups import BrokerGroups
+    from metaq.credentials import Credentials
 
 DEFAULT = "127.0.0.1:9876"
 """The name server of a local `metaq serve`."""
@@ -37,6 +38,14 @@ def name_servers(namesrv: str | None, *, context: str | None = None) -> str:
     return _configured()
 
 
+def credentials(servers: str) -> Credentials | None:
+    """Returns the user of the context. A flag that names another cluster does not get it."""
+    chosen = context_in_use()
+    if chosen is None or chosen[1].namesrv != servers:
+        return None
+    return chosen[1].credentials
+
+
 def _configured() -> str:
     from metaq.config import load
     from metaq.config.kinds import join_endpoint
@@ -52,7 +61,8 @@ def connect(namesrv: str | None, *, timeout: float = 5.0, partial: bool = False)
     like it."""
     from metaq.admin import Admin
 
-    with Admin(name_servers(namesrv), timeout=timeout, partial=partial) as admin:
+    servers = name_servers(namesrv)
+    with Admin(servers, timeout=timeout, partial=partial, credentials=credentials(servers)) as admin:
         try:
             yield admin
         except (NoRoute, NoSuchGroup) as error:
@@ -93,7 +103,14 @@ async def broker_groups(
 
     address = register_address(register)
     opened = open_register(address) if address is not None else None
-    calls = Calls(name_servers(namesrv), timeout_s=STATUS_TIMEOUT_S, retry_s=0.0, is_partial=True)
+    servers = name_servers(namesrv)
+    calls = Calls(
+        servers,
+        timeout_s=STATUS_TIMEOUT_S,
+        retry_s=0.0,
+        is_partial=True,
+        credentials=credentials(servers),
+    )
     try:
         asks = opened is None or namesrv is not None
         yield BrokerGroups(calls, cluster_name(cluster), register=opened, asks_nameservers=asks)

@@ -14,8 +14,12 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from metaq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from metaq.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,15 @@ class Context:
     cluster: str | None = None
     register: str | None = None
     access_key: str | None = None
-    secret_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+
+    @property
+    def credentials(self) -> Credentials | None:
+        from metaq.credentials import Credentials
+
+        if self.access_key is None or self.secret_key is None:
+            return None
+        return Credentials(self.access_key, self.secret_key)
 
 
 @dataclass(slots=True)

@@ -27,8 +27,8 @@ PAIRS = [
 def test_the_surface_is_pinned() -> None:
     assert admin.__all__ == [
         *("READ", "WRITE", "Admin", "Bounds", "Broker", "BrokerConfiguration", "BrokerFailure"),
-        *("BrokerFigures", "Cluster", "DeadLetter", "Group", "GroupName", "GroupSettings", "Groups"),
-        *("Limits", "Member", "Members", "NameServer", "Position", "Progress", "QueuePart"),
+        *("BrokerFigures", "Cluster", "Credentials", "DeadLetter", "Group", "GroupName", "GroupSettings"),
+        *("Groups", "Limits", "Member", "Members", "NameServer", "Position", "Progress", "QueuePart"),
         *("QueueProgress", "QueueReset", "QueueState", "Rate", "Reset", "RouteBroker", "Subscription"),
         *("Topic", "TopicName", "TopicRoute", "TopicSettings", "aio", "parse_position"),
     ]
