@@ -127,13 +127,11 @@ def _summary(group: Group) -> str:
 
 
 def _conflict(conflict: SubscriptionConflict) -> str:
-    ways = "; ".join(
-        f"{client_id}: {'not subscribed' if expression is None else expression}"
-        for client_id, expression in sorted(conflict.expressions.items())
-    )
-    return (
-        f"CONFLICT: the members of one group must subscribe alike, but differ on {conflict.topic}: {ways}\n"
-    )
+    lines = [f"CONFLICT: the members subscribe to {conflict.topic} in different ways:"]
+    for client_id, expression in sorted(conflict.expressions.items()):
+        lines.append(f"  {client_id}: {'not subscribed' if expression is None else expression}")
+    lines.append("All members of a group must have the same subscriptions, or some get no messages.\n")
+    return "\n".join(lines)
 
 
 def _members(group: Group, running: RunningMembers) -> list[Record]:
@@ -197,7 +195,7 @@ def _other_attributes(attributes: dict[str, str]) -> str:
 _SETTINGS = (
     Column("broker"),
     Column("enabled"),
-    Column("broadcast", "broadcast allowed"),
+    Column("broadcast"),
     Column("ordered"),
     Column("retries", right=True),
     Column("retry_queues", right=True),

@@ -377,9 +377,10 @@ def _check_deletion(admin: Admin, group: str, *, force: bool, keeps_offsets: boo
         )
     topics = sorted({progress.queue.topic for progress in shown.progress.queues})
     if topics and not keeps_offsets:
+        waiting = count(shown.progress.lag, "message")
         note(
             f"this deletes the offsets of {group} in {count(len(shown.progress.queues), 'queue')} of "
-            f"{some(topics)}; {count(shown.progress.lag, 'message')} would be forgotten as not consumed"
+            f"{some(topics)}; it has not consumed {waiting} yet"
         )
     if not yes:
         typer.confirm(f"Delete {group}?", abort=True, err=True)
