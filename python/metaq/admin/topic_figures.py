@@ -27,6 +27,13 @@ from metaq.protocol.topics import GetAllTopicConfig, GetTopicConfig, GetTopicSta
 PAGES_MAX: Final = 1_000
 UNKNOWN_REQUEST: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
+
+class _Stats(TopicStatsTable):
+    """Brokers before 5.0 do not report the rate."""
+
+    topic_put_tps: float | None = None  # type: ignore[assignment]
+
+
 Advance = Callable[[int], None]
 """Called with the number of topics or groups that were read since the last call."""
 
@@ -102,7 +109,7 @@ async def _one_by_one(
         reply = await calls.ask(broker, GetTopicStatsInfo(topic=name), accept=(gone,))
         if advance is not None:
             advance(1)
-        return None if reply.code == gone else _line(by_name[name], TopicStatsTable.decode(reply.body))
+        return None if reply.code == gone else _line(by_name[name], _Stats.decode(reply.body))
 
     lines = await in_parallel(by_name, one)
     return {name: line for name, line in lines.items() if line is not None}
@@ -133,7 +140,7 @@ async def _everything(calls: Calls, broker: str, topic: str) -> TopicLine:
         calls.ask(broker, GetTopicStatsInfo(topic=topic)),
         calls.ask(broker, QueryTopicConsumeByWho(topic=topic)),
     )
-    table = TopicStatsTable.decode(stats.body)
+    table = _Stats.decode(stats.body)
     line = _line(TopicConfig.decode(config.body), table)
 
     async def first_stored(queue_id: int) -> int:
@@ -164,7 +171,7 @@ def _messages(place: TopicOffset) -> int:
     return max(place.max_offset - place.min_offset, 0)
 
 
-def _line(config: TopicConfig, stats: TopicStatsTable) -> TopicLine:
+def _line(config: TopicConfig, stats: _Stats) -> TopicLine:
     places = stats.offset_table.values()
     last_ms = max((place.last_update_timestamp for place in places), default=0)
     return TopicLine(
