@@ -3,9 +3,10 @@
 `Admin` is for plain code and `metaq.admin.aio.Admin` for asyncio. Both have the same parts: `topics`,
 `groups`, `offsets`, `messages`, `dead_letters` and `brokers`. Each part is a file of that name on asyncio;
 `sync.py` is the plain face over them. `broker_groups.py`, which only commands use so far, looks at groups of
-brokers and orders switches. They send their requests through `calls.py`, which finds brokers, asks
-many at once and tries again. `results.py` has everything that is returned, `positions.py` the four kinds of
-positions.
+brokers and orders switches. They send their requests through `calls.py`, which finds brokers, asks many at
+once and tries again. `topic_figures.py` and `group_figures.py` collect what lists show, `running_members.py`
+asks the clients of a group, and `kinds.py` knows the names of the system. `results.py` has everything that is
+returned, `positions.py` the four kinds of positions.
 
 The command line, the Spark source and the pipelines use it. It works on MetaQ's brokers and on Apache's, and
 imports nothing of the servers, because Spark's processes load it. Its public surface is `__all__` here; a
@@ -24,7 +25,9 @@ from metaq.admin.results import (
     Cluster,
     DeadLetter,
     Group,
+    GroupFigures,
     GroupName,
+    GroupOverview,
     Groups,
     GroupSettings,
     Limits,
@@ -38,9 +41,14 @@ from metaq.admin.results import (
     QueueState,
     Reset,
     RouteBroker,
+    RunningMember,
+    RunningMembers,
     Subscription,
+    SubscriptionConflict,
     Topic,
+    TopicFigures,
     TopicName,
+    TopicOverview,
     TopicRoute,
     TopicSettings,
 )
@@ -61,7 +69,9 @@ __all__ = [
     "Credentials",
     "DeadLetter",
     "Group",
+    "GroupFigures",
     "GroupName",
+    "GroupOverview",
     "GroupSettings",
     "Groups",
     "Limits",
@@ -77,9 +87,14 @@ __all__ = [
     "Rate",
     "Reset",
     "RouteBroker",
+    "RunningMember",
+    "RunningMembers",
     "Subscription",
+    "SubscriptionConflict",
     "Topic",
+    "TopicFigures",
     "TopicName",
+    "TopicOverview",
     "TopicRoute",
     "TopicSettings",
     "aio",

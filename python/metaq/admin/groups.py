@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from metaq.admin.calls import Calls, in_parallel
+from metaq.admin.group_figures import overview
 from metaq.admin.group_settings import config_pages, find_config, settings_of
+from metaq.admin.kinds import group_kind
 from metaq.admin.limits import GROUP, Rate, changed, limit_changes, signed_changes
 from metaq.admin.offsets import Offsets
 from metaq.admin.positions import Position
 from metaq.admin.results import (
     BrokerFailure,
     Group,
-    GroupKind,
     GroupName,
+    GroupOverview,
     Groups,
     GroupSettings,
     Limits,
@@ -27,8 +29,11 @@ from metaq.admin.results import (
     QueueProgress,
     QueueReset,
     Reset,
+    RunningMembers,
     Subscription,
 )
+from metaq.admin.running_members import ask_members, conflicts_of
+from metaq.admin.topic_figures import Advance
 from metaq.admin.topics import require_metaq
 from metaq.admin.versions import described_version, is_before, version_text
 from metaq.client.session.routes import Queue
@@ -137,12 +142,26 @@ class ConsumerGroups:
         return Groups(
             tuple(
                 GroupName(
-                    name, _kind(name), tuple(broker for broker in sorted(found) if name in found[broker])
+                    name, group_kind(name), tuple(broker for broker in sorted(found) if name in found[broker])
                 )
                 for name in groups
             ),
             failures,
         )
+
+    async def figures(
+        self,
+        chosen: Callable[[GroupName], bool] | None = None,
+        *,
+        cluster: str | None = None,
+        advance: Advance | None = None,
+    ) -> GroupOverview:
+        """Returns how far the chosen groups are behind, and how many clients they have.
+
+        A MetaQ broker answers for 1,000 groups at once. Others need some requests for each chosen group.
+        `advance` is called with the number of groups that were read since the last call.
+        """
+        return await overview(self._calls, await self._calls.masters(cluster), chosen, advance)
 
     async def show(self, group: str) -> Group:
         """Returns the settings, members and progress of a group. Raises NoSuchGroup."""
@@ -213,6 +232,13 @@ class ConsumerGroups:
             failures,
         )
 
+    async def running(self, group: str, *, stacks: bool = False) -> RunningMembers:
+        """Asks the clients of a group which queues they consume and what they subscribe to; with `stacks`
+        also what their threads do. A client that does not answer has an `error`."""
+        members = (await self.members(group)).members
+        found = await ask_members(self._calls, group, members, stacks=stacks)
+        return RunningMembers(group, found, conflicts_of(found))
+
     # Progress
 
     async def progress(self, group: str, topic: str | None = None) -> Progress:
@@ -275,6 +301,40 @@ class ConsumerGroups:
         changes = tuple(QueueReset(queue, committed[queue], targets[queue]) for queue in wanted)
         plan = Reset(group, topic, changes, is_dry_run=True)
         return plan if dry_run else await self.apply(plan)
+
+    async def clone(self, source: str, target: str, topic: str, *, dry_run: bool = False) -> Reset:
+        """Moves a group to where another one is in a topic. If the target does not exist, it is created with
+        the settings of the source.
+
+        Queues in which the source has committed nothing stay as they are. A place that the queue no longer
+        holds becomes the first one that it holds. With `dry_run` nothing is changed. Raises NoRoute and
+        NoSuchGroup.
+        """
+        readable = (await self._calls.route(topic)).readable
+        settings, _ = await self._configs(source, partial=False)
+        places = await self._offsets.committed(source, readable)
+        wanted = [queue for queue in readable if places[queue] is not None]
+        bounds = await self._offsets.bounds(wanted)
+        before = await self._offsets.committed(target, wanted)
+        changes = tuple(
+            QueueReset(queue, before[queue], min(max(places[queue] or 0, held.first), held.end))
+            for queue, held in bounds.items()
+        )
+        plan = Reset(target, topic, changes, is_dry_run=True)
+        if dry_run:
+            return plan
+        await self._ensure_like(target, settings)
+        return await self.apply(plan)
+
+    async def _ensure_like(self, group: str, settings: Mapping[str, SubscriptionGroupConfig]) -> None:
+        _check_name(group)
+
+        async def create(broker: str) -> None:
+            if await find_config(self._calls, broker, group) is None:
+                wanted = msgspec.structs.replace(settings[broker], group_name=group, attributes={})
+                await self._put(broker, None, wanted, settings[broker].attributes)
+
+        await self._calls.on_each(settings, create)
 
     async def apply(self, plan: Reset) -> Reset:
         """Moves a group exactly as a dry run has planned it. Raises Refused if a queue no longer holds the
@@ -342,11 +402,6 @@ class ConsumerGroups:
             body = msgspec.structs.replace(wanted, attributes=signed_changes(before, attributes)).encode()
             await self._calls.change(broker, UpdateAndCreateSubscriptionGroup(), body)
         return settings_of(broker, after)
-
-
-def _kind(group: str) -> GroupKind:
-    is_system = group in names.SYSTEM_GROUPS or names.is_system_group(group)
-    return "system" if is_system else "normal"
 
 
 def _check_name(group: str) -> None:

@@ -100,6 +100,35 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicFigures:
+    """What a topic holds and how much it is used, on all its brokers together."""
+
+    name: str
+    kind: TopicKind
+    brokers: tuple[str, ...]
+    read_queues: int
+    write_queues: int
+    messages: int | None
+    first_stored_ms: int | None
+    """When the oldest message was stored; None if there is none or a broker does not tell."""
+    last_stored_ms: int | None
+    messages_in_per_second: float | None
+    """Over the last minute."""
+    messages_out_per_second: float | None
+    """Taken by all groups together."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOverview:
+    """The figures of many topics."""
+
+    topics: tuple[TopicFigures, ...]
+    failures: tuple[BrokerFailure, ...] = ()
+    missing: tuple[str, ...] = ()
+    """A sentence for each broker that does not report all figures."""
+
+
+@dataclass(frozen=True, slots=True)
 class RouteBroker:
     """A broker that has a topic."""
 
@@ -137,6 +166,33 @@ class Groups:
 
     groups: tuple[GroupName, ...]
     failures: tuple[BrokerFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """How far a group is behind, on all its brokers together."""
+
+    name: str
+    kind: GroupKind
+    brokers: tuple[str, ...]
+    members: int | None
+    """Clients that are connected; the most that one broker sees."""
+    lag: int | None
+    """Messages that wait; None if it has committed nothing."""
+    lag_ms: int | None
+    """How long the oldest of them has been waiting; None if none waits or a broker does not tell."""
+    messages_out_per_second: float | None
+    """Over the last minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOverview:
+    """The figures of many groups."""
+
+    groups: tuple[GroupFigures, ...]
+    failures: tuple[BrokerFailure, ...] = ()
+    missing: tuple[str, ...] = ()
+    """A sentence for each broker that does not report all figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +241,41 @@ class Members:
     is_broadcasting: bool
     """Each member gets every message and keeps its offsets itself."""
     failures: tuple[BrokerFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMember:
+    """What a client of a group says of itself."""
+
+    client_id: str
+    queues: tuple[Queue, ...] = ()
+    """The queues that it consumes."""
+    subscriptions: tuple[Subscription, ...] = ()
+    started_ms: int | None = None
+    is_ordered: bool | None = None
+    stack: str | None = None
+    """The stacks of its threads, if they were asked for."""
+    error: str | None = None
+    """Why it did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionConflict:
+    """A topic that the members of a group do not consume in the same way: some get no messages, or the wrong
+    ones."""
+
+    topic: str
+    expressions: Mapping[str, str | None]
+    """The filter of each member, by client id; None if it does not subscribe to the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMembers:
+    """What the clients of a group say of themselves."""
+
+    group: str
+    members: tuple[RunningMember, ...]
+    conflicts: tuple[SubscriptionConflict, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from metaq.admin.results import (
     Cluster,
     DeadLetter,
     Group,
+    GroupName,
+    GroupOverview,
     Groups,
     GroupSettings,
     Limits,
@@ -27,11 +29,15 @@ from metaq.admin.results import (
     Progress,
     QueuePart,
     Reset,
+    RunningMembers,
     Topic,
+    TopicFigures,
     TopicName,
+    TopicOverview,
     TopicRoute,
     TopicSettings,
 )
+from metaq.admin.topic_figures import Advance
 from metaq.client.message import Message
 from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
@@ -81,18 +87,21 @@ class Topics:
         topic: str,
         *,
         queues: int | None = None,
+        write_queues: int | None = None,
         permission: int | None = None,
         ordered: bool | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> tuple[TopicSettings, ...]:
         """Changes these settings on every broker that has the topic; None removes an attribute.
 
-        Consumers no longer get the messages of removed queues. Raises NoRoute.
+        Consumers no longer get the messages of removed queues. With `write_queues`, producers use only that
+        number of queues, and consumers still read all of them. Raises NoRoute.
         """
         return self._portal.run(
             self._work.change,
             topic,
             queues=queues,
+            write_queues=write_queues,
             permission=permission,
             ordered=ordered,
             attributes=attributes,
@@ -101,6 +110,25 @@ class Topics:
     def list(self, *, cluster: str | None = None) -> tuple[TopicName, ...]:
         """Lists all topics, of one cluster or of all; `kind` separates users' topics from the system's."""
         return self._portal.run(self._work.list, cluster=cluster)
+
+    def figures(
+        self,
+        chosen: Callable[[TopicName], bool] | None = None,
+        *,
+        cluster: str | None = None,
+        advance: Advance | None = None,
+    ) -> TopicOverview:
+        """Returns what the chosen topics hold and how much they are used.
+
+        A MetaQ broker answers for 1,000 topics at once. Others are asked for each chosen topic, and do not
+        report everything: `missing` says so. `advance` is called with the number of topics that were read
+        since the last call.
+        """
+        return self._portal.run(self._work.figures, chosen, cluster=cluster, advance=advance)
+
+    def figures_of(self, topic: str) -> TopicFigures:
+        """Returns what one topic holds and how much it is used. Raises NoRoute."""
+        return self._portal.run(self._work.figures_of, topic)
 
     def show(self, topic: str) -> Topic:
         """Returns the settings of a topic on each broker, and its queues. Raises NoRoute."""
@@ -197,6 +225,20 @@ class ConsumerGroups:
         """Lists all groups, of one cluster or of all; `kind` separates users' groups from the system's."""
         return self._portal.run(self._work.list, cluster=cluster)
 
+    def figures(
+        self,
+        chosen: Callable[[GroupName], bool] | None = None,
+        *,
+        cluster: str | None = None,
+        advance: Advance | None = None,
+    ) -> GroupOverview:
+        """Returns how far the chosen groups are behind, and how many clients they have.
+
+        A MetaQ broker answers for 1,000 groups at once. Others need some requests for each chosen group.
+        `advance` is called with the number of groups that were read since the last call.
+        """
+        return self._portal.run(self._work.figures, chosen, cluster=cluster, advance=advance)
+
     def show(self, group: str) -> Group:
         """Returns the settings, members and progress of a group. Raises NoSuchGroup."""
         return self._portal.run(self._work.show, group)
@@ -226,6 +268,11 @@ class ConsumerGroups:
         """Returns the clients of a group that are connected now; none is not an error."""
         return self._portal.run(self._work.members, group)
 
+    def running(self, group: str, *, stacks: bool = False) -> RunningMembers:
+        """Asks the clients of a group which queues they consume and what they subscribe to; with `stacks`
+        also what their threads do. A client that does not answer has an `error`."""
+        return self._portal.run(self._work.running, group, stacks=stacks)
+
     def progress(self, group: str, topic: str | None = None) -> Progress:
         """Returns how far a group is in each queue, of one topic or of all, in messages and in time. A group
         that has not committed anything has no queues."""
@@ -247,6 +294,16 @@ class ConsumerGroups:
         brokers before 5.0.
         """
         return self._portal.run(self._work.reset, group, topic, to, queues=queues, dry_run=dry_run)
+
+    def clone(self, source: str, target: str, topic: str, *, dry_run: bool = False) -> Reset:
+        """Moves a group to where another one is in a topic. If the target does not exist, it is created with
+        the settings of the source.
+
+        Queues in which the source has committed nothing stay as they are. A place that the queue no longer
+        holds becomes the first one that it holds. With `dry_run` nothing is changed. Raises NoRoute and
+        NoSuchGroup.
+        """
+        return self._portal.run(self._work.clone, source, target, topic, dry_run=dry_run)
 
     def apply(self, plan: Reset) -> Reset:
         """Moves a group exactly as a dry run has planned it. Raises Refused if a queue no longer holds the

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from metaq.admin.calls import Calls
+from metaq.admin.kinds import topic_kind, topics_of_brokers
 from metaq.admin.limits import TOPIC, Rate, changed, limit_changes, limits_of, signed_changes
 from metaq.admin.results import (
     Limits,
     QueueState,
     RouteBroker,
     Topic,
-    TopicKind,
+    TopicFigures,
     TopicName,
+    TopicOverview,
     TopicRoute,
     TopicSettings,
 )
+from metaq.admin.topic_figures import Advance, figures_of, overview
 from metaq.client.session.routes import Queue
 from metaq.errors import AlreadyExists, NoRoute, NotSupported, UsageError
 from metaq.protocol import names
@@ -87,13 +90,15 @@ class Topics:
         topic: str,
         *,
         queues: int | None = None,
+        write_queues: int | None = None,
         permission: int | None = None,
         ordered: bool | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> tuple[TopicSettings, ...]:
         """Changes these settings on every broker that has the topic; None removes an attribute.
 
-        Consumers no longer get the messages of removed queues. Raises NoRoute.
+        Consumers no longer get the messages of removed queues. With `write_queues`, producers use only that
+        number of queues, and consumers still read all of them. Raises NoRoute.
         """
 
         async def change_one(broker: str) -> TopicSettings:
@@ -101,7 +106,7 @@ class Topics:
             wanted = msgspec.structs.replace(
                 current,
                 read_queue_nums=current.read_queue_nums if queues is None else queues,
-                write_queue_nums=current.write_queue_nums if queues is None else queues,
+                write_queue_nums=_first_given(write_queues, queues, current.write_queue_nums),
                 perm=current.perm if permission is None else permission,
                 order=current.order if ordered is None else ordered,
             )
@@ -114,11 +119,27 @@ class Topics:
         """Lists all topics, of one cluster or of all; `kind` separates users' topics from the system's."""
         command = GetAllTopicListFromNameServer() if cluster is None else GetTopicsByCluster(cluster=cluster)
         found = TopicList.decode((await self._calls.ask_nameserver(command)).body).topic_list
-        # Brokers use topics with these names themselves.
-        info = await self._calls.brokers()
-        clusters = {data.cluster for data in info.broker_addr_table.values()}
-        system = {*info.broker_addr_table, *clusters, *map(names.reply_topic, clusters)}
-        return tuple(TopicName(name, _kind(name, system)) for name in sorted(set(found)))
+        of_brokers = topics_of_brokers(await self._calls.brokers())
+        return tuple(TopicName(name, topic_kind(name, of_brokers)) for name in sorted(set(found)))
+
+    async def figures(
+        self,
+        chosen: Callable[[TopicName], bool] | None = None,
+        *,
+        cluster: str | None = None,
+        advance: Advance | None = None,
+    ) -> TopicOverview:
+        """Returns what the chosen topics hold and how much they are used.
+
+        A MetaQ broker answers for 1,000 topics at once. Others are asked for each chosen topic, and do not
+        report everything: `missing` says so. `advance` is called with the number of topics that were read
+        since the last call.
+        """
+        return await overview(self._calls, await self._calls.masters(cluster), chosen, advance)
+
+    async def figures_of(self, topic: str) -> TopicFigures:
+        """Returns what one topic holds and how much it is used. Raises NoRoute."""
+        return await figures_of(self._calls, await self._masters_of(topic), topic)
 
     async def show(self, topic: str) -> Topic:
         """Returns the settings of a topic on each broker, and its queues. Raises NoRoute."""
@@ -267,21 +288,14 @@ async def require_metaq(calls: Calls, brokers: Sequence[str], what: str) -> None
             raise NotSupported(f"broker {broker} cannot {what}: it is not a MetaQ broker")
 
 
+def _first_given(*values: int | None) -> int:
+    return next(value for value in values if value is not None)
+
+
 def _check_name(topic: str) -> None:
     fault = names.topic_fault(topic)
     if fault is not None:
         raise UsageError(fault)
-
-
-def _kind(topic: str, system: set[str]) -> TopicKind:
-    if topic.startswith(names.RETRY_PREFIX):
-        return "retry"
-    if topic.startswith(names.DEAD_LETTER_PREFIX):
-        return "dead-letter"
-    # Apache's brokers write this prefix in both cases.
-    if topic in system or topic in names.RESERVED or topic.lower().startswith(names.SYSTEM_PREFIX):
-        return "system"
-    return "normal"
 
 
 def _settings(broker: str, config: TopicConfig) -> TopicSettings:

@@ -42,8 +42,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "dlq": Entry("dlq", "List the messages that a group has given up, and send them to it again."),
     },
     "Topics and groups": {
-        "topic": Entry("topic", "Create, list, show, limit and delete topics."),
-        "group": Entry("group", "Show, reset and limit consumer groups."),
+        "topic": Entry("topic", "Create, list, show, update, limit and delete topics."),
+        "group": Entry(
+            "group", "List, show, create, update, reset, clone, limit and delete consumer groups."
+        ),
     },
     "Operate a cluster": {
         "cluster": Entry("cluster", "Show broker groups, and choose their masters."),

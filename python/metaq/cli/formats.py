@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 UNKNOWN = "–"
@@ -69,3 +70,9 @@ def share(ratio: float | None) -> str:
 def count(number: int, one: str, many: str = "") -> str:
     """A number with its noun: `1 queue`, `2 queues`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first names of a list, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")

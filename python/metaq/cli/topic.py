@@ -2,110 +2,243 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from metaq.cli.command_table import group_of_commands
-from metaq.cli.flags import BytesPerSecond, MessagesPerSecond, NameServers, Output
+from metaq.cli.flags import BytesPerSecond, MessagesPerSecond, NameServers, Output, Yes, topic_argument
 from metaq.cli.invocation import Format
+from metaq.errors import AlreadyExists, CommandError, NoRoute
 
-app = group_of_commands("Create, list, show, limit and delete topics.")
+if TYPE_CHECKING:
+    from metaq.admin import Admin, Topic, TopicName
 
-Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+app = group_of_commands("Create, list, show, update, limit and delete topics.")
+
+NewTopic = Annotated[str, typer.Argument(help="Name of the topic.", metavar="TOPIC", show_default=False)]
+ExistingTopic = Annotated[str, topic_argument()]
+PERMISSIONS = "4 to read, 2 to write, 6 for both."
+QUEUES_MAX = 1024
 
 
 @app.command()
 def create(
-    topic: Topic,
-    queues: Annotated[int, typer.Option(help="Queues on each broker.", min=1, max=1024)] = 8,
-    permission: Annotated[int, typer.Option(help="4 to read, 2 to write, 6 for both.", min=0, max=7)] = 6,
+    topic: NewTopic,
+    queues: Annotated[int, typer.Option(help="Queues on each broker.", min=1, max=QUEUES_MAX)] = 8,
+    permission: Annotated[int, typer.Option(help=PERMISSIONS, min=0, max=7)] = 6,
     order: Annotated[bool, typer.Option("--order", help="Mark the topic as ordered for consumers.")] = False,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(help="Attribute of the topic; repeatable.", metavar="NAME=VALUE", show_default=False),
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="Only on the brokers of this cluster.", show_default=False)
     ] = None,
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """Create a topic on every broker, or change it."""
+    """Create a topic on every broker. A topic that exists with other settings is not changed."""
+    from metaq.cli.attributes import given_attributes
     from metaq.cli.connection import connect
-    from metaq.cli.output import print_json
+    from metaq.cli.formats import count
+    from metaq.cli.output import print_one
 
+    attributes = given_attributes(attribute)
     with connect(namesrv) as admin:
-        settings = admin.topics.create(
-            topic, queues=queues, permission=permission, ordered=order, cluster=cluster, change_existing=True
-        )
+        before = _brokers_of(admin, topic)
+        try:
+            settings = admin.topics.create(
+                topic,
+                queues=queues,
+                permission=permission,
+                ordered=order,
+                attributes=attributes,
+                cluster=cluster,
+            )
+        except AlreadyExists as error:
+            error.hint = f"`metaq topic update {topic}` changes it, `metaq topic show {topic}` shows it"
+            raise
     brokers = [on_broker.broker for on_broker in settings]
-    if output is Format.json:
-        print_json({"topic": topic, "queues": queues, "permission": permission, "brokers": brokers})
+    created = [broker for broker in brokers if broker not in before]
+    if created:
+        text = f"{topic} has {count(queues, 'queue')} on {', '.join(brokers)}"
     else:
-        typer.echo(f"{topic} has {queues} queues on {', '.join(brokers)}")
+        text = f"{topic} exists already, with {count(queues, 'queue')} on {', '.join(brokers)}"
+    record = {"topic": topic, "queues": queues, "permission": permission, "brokers": brokers}
+    print_one(output, {**record, "created": bool(created)}, text)
+
+
+def _brokers_of(admin: Admin, topic: str) -> set[str]:
+    try:
+        return {broker.name for broker in admin.topics.route(topic).brokers}
+    except NoRoute:
+        return set()
 
 
 @app.command("list")
 def list_topics(
+    match: Annotated[
+        str | None,
+        typer.Argument(
+            help="Only topics with this text in their name; * and ? match any characters.",
+            metavar="[PATTERN]",
+            show_default=False,
+        ),
+    ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="List also the topics that brokers use themselves.")
+        bool, typer.Option("--all", help="List also system, retry and dead-letter topics.")
     ] = False,
+    cluster: Annotated[
+        str | None, typer.Option(help="Only the topics of this cluster.", show_default=False)
+    ] = None,
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """List the topics of all brokers."""
-    from metaq.cli.connection import connect
-    from metaq.cli.output import print_json
+    """List topics with their queues, messages and rates."""
+    from metaq.cli.connection import connect, report_failures
+    from metaq.cli.output import note, print_rows
+    from metaq.cli.patterns import matcher
+    from metaq.cli.progress import progress
+    from metaq.cli.topic_tables import list_columns, list_row
 
-    with connect(namesrv) as admin:
-        topics = [topic.name for topic in admin.topics.list() if everything or topic.kind != "system"]
-    if output is Format.json:
-        print_json(topics)
-    else:
-        for name in topics:
-            typer.echo(name)
+    is_named = matcher(match)
+
+    def is_chosen(topic: TopicName) -> bool:
+        return (everything or topic.kind == "normal") and is_named(topic.name)
+
+    with connect(namesrv, partial=True) as admin, progress("Topics") as advance:
+        found = admin.topics.figures(is_chosen, cluster=cluster, advance=advance)
+    empty = f"No topic matches {match}." if match else "There are no topics yet."
+    print_rows(output, map(list_row, found.topics), list_columns(), empty=empty)
+    report_failures(found.failures)
+    if found.topics:
+        for sentence in found.missing:
+            note(sentence)
 
 
 @app.command()
-def show(topic: Topic, namesrv: NameServers = None, output: Output = Format.table) -> None:
-    """Show the queues of a topic and the messages that each of them holds."""
-    from metaq.cli.connection import connect
-    from metaq.cli.output import moment, print_json, print_table
+def show(topic: ExistingTopic, namesrv: NameServers = None, output: Output = Format.table) -> None:
+    """Show the settings of a topic, its queues, its rates and the groups that consume it."""
+    from metaq.cli.connection import connect, report_failures
+    from metaq.cli.topic_tables import print_topic
 
+    with connect(namesrv, partial=True) as admin:
+        shown = admin.topics.show(topic)
+        figures = admin.topics.figures_of(topic)
+        groups = admin.topics.groups(topic)
+    print_topic(output, shown, figures, groups)
+    report_failures(shown.failures)
+
+
+@app.command()
+def update(
+    topic: ExistingTopic,
+    queues: Annotated[
+        int | None,
+        typer.Option(help="Queues on each broker.", min=1, max=QUEUES_MAX, show_default=False),
+    ] = None,
+    write_queues: Annotated[
+        int | None,
+        typer.Option(
+            help="Queues that producers use; consumers still read the others.",
+            min=0,
+            max=QUEUES_MAX,
+            show_default=False,
+        ),
+    ] = None,
+    permission: Annotated[
+        int | None, typer.Option(help=PERMISSIONS, min=0, max=7, show_default=False)
+    ] = None,
+    order: Annotated[
+        bool | None,
+        typer.Option("--order/--no-order", help="Whether the topic is ordered.", show_default=False),
+    ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Attribute to set, or to remove if it has no value; repeatable.",
+            metavar="NAME=[VALUE]",
+            show_default=False,
+        ),
+    ] = None,
+    messages_per_second: MessagesPerSecond = None,
+    bytes_per_second: BytesPerSecond = None,
+    yes: Yes = False,
+    namesrv: NameServers = None,
+    output: Output = Format.table,
+) -> None:
+    """Change the settings of a topic on every broker that has it; the rest stays.
+
+    Messages in removed queues are no longer delivered. To keep them, lower --write-queues first, and --queues
+    when consumers have read the other queues.
+    """
+    from metaq.cli.attributes import changed_attributes
+    from metaq.cli.connection import connect
+    from metaq.cli.limits import byte_rate, message_rate
+    from metaq.cli.topic_tables import print_settings
+
+    attributes = changed_attributes(attribute)
+    messages, size = message_rate(messages_per_second), byte_rate(bytes_per_second)
+    settings_given = any(value is not None for value in (queues, write_queues, permission, order))
+    limits_given = messages is not None or size is not None
+    if not (settings_given or limits_given or attributes):
+        raise CommandError(
+            "there is nothing to change", hint="`metaq topic update --help` lists the settings"
+        )
     with connect(namesrv) as admin:
-        queues = admin.topics.show(topic).queues
-    if output is Format.json:
-        rows = [
-            {
-                "broker": state.queue.broker,
-                "queue": state.queue.id,
-                "min_offset": state.first_offset,
-                "max_offset": state.end_offset,
-                "messages": state.messages,
-                "last_stored_ms": state.last_stored_ms,
-            }
-            for state in queues
-        ]
-        print_json({"topic": topic, "queues": rows})
+        shown = admin.topics.show(topic)
+        _check_write_queues(shown, queues, write_queues)
+        if queues is not None:
+            _ask_before_queues_go(shown, queues, yes=yes)
+        if limits_given:
+            admin.topics.limit(topic, messages_per_second=messages, bytes_per_second=size)
+        settings = admin.topics.change(
+            topic,
+            queues=queues,
+            write_queues=write_queues,
+            permission=permission,
+            ordered=order,
+            attributes=attributes,
+        )
+    print_settings(output, topic, settings)
+
+
+def _check_write_queues(shown: Topic, queues: int | None, write_queues: int | None) -> None:
+    readable = min(settings.read_queues for settings in shown.settings) if queues is None else queues
+    if write_queues is not None and write_queues > readable:
+        raise CommandError(
+            f"--write-queues {write_queues} is more than the {readable} queues that consumers read",
+            hint="raise --queues instead",
+        )
+
+
+def _ask_before_queues_go(shown: Topic, queues: int, *, yes: bool) -> None:
+    """Warns and asks if queues would be removed."""
+    from metaq.cli.formats import count
+    from metaq.cli.output import note
+
+    gone = [state for state in shown.queues if state.queue.id >= queues]
+    if not gone:
         return
-    heads = ("broker", "queue", "min offset", "max offset", "messages", "last stored")
-    print_table(
-        heads,
-        [
-            (
-                state.queue.broker,
-                str(state.queue.id),
-                str(state.first_offset),
-                str(state.end_offset),
-                str(state.messages),
-                "–" if state.last_stored_ms is None else moment(state.last_stored_ms),
-            )
-            for state in queues
-        ],
-        right=heads[1:5],
-    )
+    messages = sum(state.messages for state in gone)
+    if messages:
+        holds = "which hold" if len(gone) > 1 else "which holds"
+        loss = (
+            f", {holds} {count(messages, 'message')}: consumers and `metaq tail` would not find them any more"
+        )
+    else:
+        loss = ", without messages"
+    note(f"{shown.name} would lose {count(len(gone), 'queue')}{loss}")
+    if not yes:
+        typer.confirm(
+            f"Reduce {shown.name} to {count(queues, 'queue')} on each broker?", abort=True, err=True
+        )
 
 
 @app.command()
 def limit(
-    topic: Topic,
+    topic: ExistingTopic,
     messages_per_second: MessagesPerSecond = None,
     bytes_per_second: BytesPerSecond = None,
     namesrv: NameServers = None,
@@ -123,20 +256,29 @@ def limit(
 
 @app.command()
 def delete(
-    topic: Topic,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    namesrv: NameServers = None,
-    output: Output = Format.table,
+    topic: ExistingTopic, yes: Yes = False, namesrv: NameServers = None, output: Output = Format.table
 ) -> None:
     """Delete a topic from every broker, with the offsets of its consumers."""
     from metaq.cli.connection import connect
-    from metaq.cli.output import print_json
+    from metaq.cli.output import print_one
 
-    if not yes:
-        typer.confirm(f"Delete {topic} and all its messages?", abort=True)
     with connect(namesrv) as admin:
+        if not yes:
+            _ask_before_deletion(admin, topic)
         brokers = admin.topics.delete(topic)
-    if output is Format.json:
-        print_json({"topic": topic, "deleted": True, "brokers": brokers})
-    else:
-        typer.echo(f"{topic} is deleted from {', '.join(brokers)}")
+    record = {"topic": topic, "deleted": True, "brokers": list(brokers)}
+    print_one(output, record, f"{topic} is deleted from {', '.join(brokers)}")
+
+
+def _ask_before_deletion(admin: Admin, topic: str) -> None:
+    from metaq.cli.formats import count, some
+    from metaq.cli.output import note
+
+    shown, groups = admin.topics.show(topic), admin.topics.groups(topic)
+    where = ", ".join(settings.broker for settings in shown.settings)
+    offsets = f", and the offsets of {count(len(groups), 'group')}: {some(groups)}" if groups else ""
+    note(
+        f"this deletes {count(shown.messages, 'message')} in {count(len(shown.queues), 'queue')} "
+        f"on {where}{offsets}"
+    )
+    typer.confirm(f"Delete {topic}?", abort=True, err=True)

@@ -265,6 +265,16 @@ class ConsumerConnection(Body):
     subscription_table: dict[str, SubscriptionData] = always(factory=_mapping)
 
 
+class ConsumerRunningInfo(Body):
+    """The part of a consumer's own report that tools show."""
+
+    jstack: str | None = None
+    mq_pop_table: dict[MessageQueue, Any] = always(factory=_mapping)
+    mq_table: dict[MessageQueue, Any] = always(factory=_mapping)
+    properties: dict[str, str] = always(factory=_mapping)
+    subscription_set: list[SubscriptionData] = always(factory=_sequence)
+
+
 class ProducerConnection(Body):
     connection_set: list[Connection] = always(factory=_sequence)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 _CONTAINER = "MetaQ has no broker containers: run each broker as a process of its own (metaq broker)"
 _CONTROLLER = "MetaQ has no controller: it needs none to run a broker or a name server"
-_STATIC = "MetaQ has no static topics: give the topic more queues instead (metaq topic create)"
+_STATIC = "MetaQ has no static topics: give the topic more queues instead (metaq topic update)"
 _ROCKSDB = "MetaQ keeps nothing in RocksDB: consume queues and configuration are plain files"
 _COLD = "MetaQ does not slow reads of old messages, so there is nothing to set"
 _ACCESS = "this version of MetaQ has no access control, so there are no users and no access rules to change"

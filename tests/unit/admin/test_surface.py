@@ -27,10 +27,21 @@ PAIRS = [
 def test_the_surface_is_pinned() -> None:
     assert admin.__all__ == [
         *("READ", "WRITE", "Admin", "Bounds", "Broker", "BrokerConfiguration", "BrokerFailure"),
-        *("BrokerFigures", "Cluster", "Credentials", "DeadLetter", "Group", "GroupName", "GroupSettings"),
-        *("Groups", "Limits", "Member", "Members", "NameServer", "Position", "Progress", "QueuePart"),
-        *("QueueProgress", "QueueReset", "QueueState", "Rate", "Reset", "RouteBroker", "Subscription"),
-        *("Topic", "TopicName", "TopicRoute", "TopicSettings", "aio", "parse_position"),
+        *(
+            "BrokerFigures",
+            "Cluster",
+            "Credentials",
+            "DeadLetter",
+            "Group",
+            "GroupFigures",
+            "GroupName",
+            "GroupOverview",
+        ),
+        *("GroupSettings", "Groups", "Limits", "Member", "Members", "NameServer", "Position", "Progress"),
+        *("QueuePart", "QueueProgress", "QueueReset", "QueueState", "Rate", "Reset", "RouteBroker"),
+        *("RunningMember", "RunningMembers", "Subscription", "SubscriptionConflict", "Topic"),
+        *("TopicFigures", "TopicName", "TopicOverview", "TopicRoute", "TopicSettings", "aio"),
+        "parse_position",
     ]
     assert aio.__all__ == ["Admin"]
     assert all(hasattr(admin, name) for name in admin.__all__)

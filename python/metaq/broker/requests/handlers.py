@@ -7,6 +7,7 @@ from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.node import Node
 from metaq.broker.requests.admin import Admin
 from metaq.broker.requests.consumption import Consumption, ConsumptionParts
+from metaq.broker.requests.figures import Figures
 from metaq.broker.requests.heartbeats import Heartbeats
 from metaq.broker.requests.messages import Messages
 from metaq.broker.requests.recall import Recalls
@@ -64,22 +65,22 @@ def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admi
 
 def _of_groups(node: Node, plane: BrokerPlane, state: BrokerState) -> tuple[object, ...]:
     name = node.options.broker.name
+    read = ConsumptionParts(
+        broker_name=name,
+        clock=node.clock,
+        plane=plane,
+        store=node.store,
+        topics=state.topics,
+        groups=state.groups,
+        clients=node.clients,
+        statistics=state.statistics,
+        address=node.address,
+        pools=node.pools,
+    )
     return (
         GroupDeletion(state.groups, plane),
-        Consumption(
-            ConsumptionParts(
-                broker_name=name,
-                clock=node.clock,
-                plane=plane,
-                store=node.store,
-                topics=state.topics,
-                groups=state.groups,
-                clients=node.clients,
-                statistics=state.statistics,
-                address=node.address,
-                pools=node.pools,
-            )
-        ),
+        Consumption(read),
+        Figures(read),
         Resets(
             ResetParts(
                 plane=plane,

@@ -63,12 +63,26 @@ class Series:
         for window in (self.minute, self.hour, self.day):
             window.note(now_ms, self.total)
 
+    def minute_rate(self) -> float:
+        return float(self.minute.since_begin(self.noted_ms, self.total).tps)
+
     def data(self) -> BrokerStatsData:
         return BrokerStatsData(
             stats_minute=self.minute.since_begin(self.noted_ms, self.total),
             stats_hour=self.hour.since_begin(self.noted_ms, self.total),
             stats_day=self.day.since_begin(self.noted_ms, self.total),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Messages per second over the last minute. What is not listed had none."""
+
+    topic_in: Mapping[str, float]
+    topic_out: Mapping[str, float]
+    """Taken by all groups together."""
+    pair_out: Mapping[str, float]
+    """By `topic@group`."""
 
 
 class Statistics:
@@ -86,6 +100,9 @@ class Statistics:
         self._ends: dict[str, dict[int, int]] = {}
         self._committed: dict[str, dict[int, int]] = {}
         self._sampled_ms: int | None = None
+        self._samples = 0
+        self._rates: tuple[int, Rates] | None = None
+        """The rates as of that number of samples."""
         self._day: tuple[int, ...] = ()
         self.mornings = {"put_yesterday": 0, "put_today": 0, "get_yesterday": 0, "get_today": 0}
         """The sums at the beginning of today and of yesterday, or at the start of this broker."""
@@ -107,6 +124,7 @@ class Statistics:
         self._sampled_ms = now_ms
         self._note(grown, figures, now_ms)
         self._turn_day(figures, now_ms)
+        self._samples += 1
 
     def _put_since(self, topic: str, ends: Mapping[int, int]) -> int:
         if self._sampled_ms is None:
@@ -158,6 +176,29 @@ class Statistics:
         """The rate over the last minute."""
         data = self.data(name, key)
         return float(data.stats_minute.tps) if data is not None else 0.0
+
+    def rates(self) -> Rates | None:
+        """The rates of all topics and groups; None before there are two samples. The cost grows with the
+        broker: for work off the event loop."""
+        samples, known = self._samples, self._rates
+        if samples < 2:
+            return None
+        if known is not None and known[0] == samples:
+            return known[1]
+        topic_in: dict[str, float] = {}
+        topic_out: dict[str, float] = {}
+        pair_out: dict[str, float] = {}
+        # A copy, because samples are taken on another thread.
+        for (name, key), series in list(self._series.items()):
+            if name == TOPIC_PUT:
+                topic_in[key] = series.minute_rate()
+            elif name == GROUP_GET:
+                pair_out[key] = series.minute_rate()
+                topic = key.partition("@")[0]
+                topic_out[topic] = topic_out.get(topic, 0.0) + pair_out[key]
+        rates = Rates(topic_in, topic_out, pair_out)
+        self._rates = (samples, rates)
+        return rates
 
     def broker_triple(self, name: str) -> str:
         """The broker's rates over a minute, an hour and a day, as tools show them."""

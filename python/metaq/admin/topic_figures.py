@@ -1,0 +1,211 @@
+"""Figures of topics: a request per broker and 1,000 topics, or one per topic on other brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Final
+
+from metaq.admin.calls import Calls, in_parallel
+from metaq.admin.kinds import topic_kind, topics_of_brokers
+from metaq.admin.results import TopicFigures, TopicKind, TopicName, TopicOverview
+from metaq.protocol.admin import ViewBrokerStatsData
+from metaq.protocol.bodies import (
+    BrokerStatsData,
+    GroupList,
+    TopicConfig,
+    TopicConfigTable,
+    TopicOffset,
+    TopicStatsTable,
+)
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.figures import PAGE_MAX, GetTopicFigures, TopicLine, TopicLines
+from metaq.protocol.groups import QueryTopicConsumeByWho
+from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
+from metaq.protocol.topics import GetAllTopicConfig, GetTopicConfig, GetTopicStatsInfo, TopicPage
+
+PAGES_MAX: Final = 1_000
+UNKNOWN_REQUEST: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+class _Stats(TopicStatsTable):
+    """Brokers before 5.0 do not report the rate."""
+
+    topic_put_tps: float | None = None  # type: ignore[assignment]
+
+
+Advance = Callable[[int], None]
+"""Called with the number of topics or groups that were read since the last call."""
+
+
+async def overview(
+    calls: Calls, brokers: Sequence[str], chosen: Callable[[TopicName], bool] | None, advance: Advance | None
+) -> TopicOverview:
+    """Returns the figures of the chosen topics of these brokers."""
+    of_brokers = topics_of_brokers(await calls.brokers())
+    missing: dict[str, str] = {}
+
+    def is_chosen(name: str) -> bool:
+        return chosen is None or chosen(TopicName(name, topic_kind(name, of_brokers)))
+
+    async def one(broker: str) -> dict[str, TopicLine]:
+        lines: dict[str, TopicLine] = {}
+        after = ""
+        while True:
+            reply = await calls.ask(broker, GetTopicFigures(after=after), accept=(UNKNOWN_REQUEST,))
+            if reply.code == UNKNOWN_REQUEST:
+                missing[broker] = (
+                    f"{broker} does not report the age of messages and the rate out in a list; "
+                    "`metaq topic show` asks for them"
+                )
+                return await _one_by_one(calls, broker, is_chosen, advance)
+            page = TopicLines.decode(reply.body)
+            lines.update({line.name: line for line in page.topics if is_chosen(line.name)})
+            if advance is not None:
+                advance(len(page.topics))
+            if page.is_last or not page.topics:
+                return lines
+            after = page.topics[-1].name
+
+    found, failures = await calls.from_each(brokers, one)
+    names = sorted({name for lines in found.values() for name in lines})
+    topics = tuple(
+        _joined(
+            topic_kind(name, of_brokers),
+            {broker: lines[name] for broker, lines in sorted(found.items()) if name in lines},
+        )
+        for name in names
+    )
+    return TopicOverview(topics, failures, tuple(missing[broker] for broker in sorted(missing)))
+
+
+async def figures_of(calls: Calls, brokers: Sequence[str], topic: str) -> TopicFigures:
+    """Returns the figures of one topic, as far as its brokers know them."""
+    of_brokers = topics_of_brokers(await calls.brokers())
+
+    async def one(broker: str) -> TopicLine:
+        reply = await calls.ask(broker, GetTopicFigures(topic=topic), accept=(UNKNOWN_REQUEST,))
+        if reply.code == UNKNOWN_REQUEST:
+            return await _everything(calls, broker, topic)
+        return TopicLines.decode(reply.body).topics[0]
+
+    found, _ = await calls.from_each(brokers, one)
+    return _joined(topic_kind(topic, of_brokers), {broker: found[broker] for broker in sorted(found)})
+
+
+async def _one_by_one(
+    calls: Calls, broker: str, is_chosen: Callable[[str], bool], advance: Advance | None
+) -> dict[str, TopicLine]:
+    configs = [
+        config
+        async for page in _config_pages(calls, broker)
+        for config in page.values()
+        if is_chosen(config.topic_name)
+    ]
+    by_name = {config.topic_name: config for config in configs}
+
+    async def one(name: str) -> TopicLine | None:
+        gone = ResponseCode.TOPIC_NOT_EXIST
+        reply = await calls.ask(broker, GetTopicStatsInfo(topic=name), accept=(gone,))
+        if advance is not None:
+            advance(1)
+        return None if reply.code == gone else _line(by_name[name], _Stats.decode(reply.body))
+
+    lines = await in_parallel(by_name, one)
+    return {name: line for name, line in lines.items() if line is not None}
+
+
+async def _config_pages(calls: Calls, broker: str) -> AsyncIterator[dict[str, TopicConfig]]:
+    """Yields the settings of all topics of a broker. Brokers before 5.4 send all in one page."""
+    seen: set[str] = set()
+    version: str | None = None
+    for _ in range(PAGES_MAX):
+        command = GetAllTopicConfig(topic_seq=len(seen), data_version=version, max_topic_num=PAGE_MAX)
+        reply = await calls.ask(broker, command)
+        table = TopicConfigTable.decode(reply.body)
+        fresh = {name: config for name, config in table.topic_config_table.items() if name not in seen}
+        yield fresh
+        seen.update(fresh)
+        total = reply.header(TopicPage).total_topic_num
+        if total is None or len(seen) >= total or not fresh:
+            return
+        version = table.data_version.encode().decode()
+
+
+async def _everything(calls: Calls, broker: str, topic: str) -> TopicLine:
+    """Returns all figures of one topic of a broker that is not one of MetaQ's: a request for each queue and
+    each group."""
+    config, stats, groups = await asyncio.gather(
+        calls.ask(broker, GetTopicConfig(topic=topic)),
+        calls.ask(broker, GetTopicStatsInfo(topic=topic)),
+        calls.ask(broker, QueryTopicConsumeByWho(topic=topic)),
+    )
+    table = _Stats.decode(stats.body)
+    line = _line(TopicConfig.decode(config.body), table)
+
+    async def first_stored(queue_id: int) -> int:
+        command = GetEarliestMessageStoreTime(topic=topic, queue_id=queue_id)
+        return (await calls.ask(broker, command)).header(StoreTime).timestamp
+
+    filled = [queue.queue_id for queue, place in table.offset_table.items() if _messages(place) > 0]
+    times = [ms for ms in (await in_parallel(filled, first_stored)).values() if ms > 0]
+    line.first_stored_ms = min(times) if times else None
+    names = GroupList.decode(groups.body).group_list
+    rates = await in_parallel(names, lambda group: _rate(calls, broker, "GROUP_GET_NUMS", f"{topic}@{group}"))
+    line.out_per_second = sum(rates.values())
+    line.in_per_second = await _rate(calls, broker, "TOPIC_PUT_NUMS", topic)
+    return line
+
+
+async def _rate(calls: Calls, broker: str, name: str, key: str) -> float:
+    """Messages per second over the last minute. A broker refuses the question for a key that it has never
+    counted."""
+    command = ViewBrokerStatsData(stats_name=name, stats_key=key)
+    reply = await calls.ask(broker, command, accept=(ResponseCode.SYSTEM_ERROR,))
+    if reply.code == ResponseCode.SYSTEM_ERROR:
+        return 0.0
+    return BrokerStatsData.decode(reply.body).stats_minute.tps
+
+
+def _messages(place: TopicOffset) -> int:
+    return max(place.max_offset - place.min_offset, 0)
+
+
+def _line(config: TopicConfig, stats: _Stats) -> TopicLine:
+    places = stats.offset_table.values()
+    last_ms = max((place.last_update_timestamp for place in places), default=0)
+    return TopicLine(
+        name=config.topic_name,
+        read_queues=config.read_queue_nums,
+        write_queues=config.write_queue_nums,
+        permission=config.perm,
+        messages=sum(map(_messages, places)),
+        last_stored_ms=last_ms if last_ms > 0 else None,
+        in_per_second=stats.topic_put_tps,
+    )
+
+
+def _joined(kind: TopicKind, lines: Mapping[str, TopicLine]) -> TopicFigures:
+    """Adds up the figures that brokers have of one topic."""
+    parts = list(lines.values())
+    first = [line.first_stored_ms for line in parts if line.messages > 0]
+    last = [line.last_stored_ms for line in parts if line.last_stored_ms is not None]
+    known_first = [ms for ms in first if ms is not None]
+    return TopicFigures(
+        parts[0].name,
+        kind,
+        tuple(lines),
+        sum(line.read_queues for line in parts),
+        sum(line.write_queues for line in parts),
+        sum(line.messages for line in parts),
+        min(known_first) if first and len(known_first) == len(first) else None,
+        max(last) if last else None,
+        total([line.in_per_second for line in parts]),
+        total([line.out_per_second for line in parts]),
+    )
+
+
+def total(rates: Sequence[float | None]) -> float | None:
+    """Returns the sum; None if one of them is not known."""
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if rates and len(known) == len(rates) else None

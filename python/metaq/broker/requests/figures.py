@@ -1,0 +1,163 @@
+"""Figures of all topics and groups in pages, for lists that people read."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from metaq.broker.requests.consumption import ConsumptionParts
+from metaq.broker.state.stats import Rates
+from metaq.protocol.bodies import TopicConfig
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.figures import (
+    PAGE_MAX,
+    GetGroupFigures,
+    GetTopicFigures,
+    GroupLine,
+    GroupLines,
+    TopicLine,
+    TopicLines,
+)
+
+QUEUES_MAX = 20_000
+"""Queues that one page looks at, apart from those of its last topic or group."""
+
+_Asked = TypeVar("_Asked")
+_Line = TypeVar("_Line")
+
+
+class Figures:
+    """Answers with the figures of many topics or groups at once."""
+
+    def __init__(self, parts: ConsumptionParts) -> None:
+        self._parts = parts
+
+    # Topics
+
+    @handles(GetTopicFigures)
+    async def get_topic_figures(self, command: GetTopicFigures, request: Request) -> Response:
+        configs = self._parts.topics.table().topic_config_table
+        if command.topic is not None and command.topic not in configs:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {command.topic[:128]} does not exist on this broker"
+            )
+        names, is_last = _page(configs, command.topic, command.after, command.count)
+        wanted = [configs[name] for name in names]
+
+        def look_up() -> TopicLines:
+            rates = self._parts.statistics.rates()
+            lines = _bounded(wanted, lambda config: self._topic(config, rates))
+            return TopicLines(topics=lines, is_last=is_last and len(lines) == len(wanted))
+
+        lines = await self._parts.pools.look_ups.run(request.connection, look_up)
+        return Response(body=lines.encode())
+
+    def _topic(self, config: TopicConfig, rates: Rates | None) -> tuple[TopicLine, int]:
+        store, name = self._parts.store, config.topic_name
+        line = TopicLine(
+            name=name,
+            read_queues=config.read_queue_nums,
+            write_queues=config.write_queue_nums,
+            permission=config.perm,
+        )
+        if rates is not None:
+            line.in_per_second = rates.topic_in.get(name, 0.0)
+            line.out_per_second = rates.topic_out.get(name, 0.0)
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        for queue_id in range(queues):
+            first, end = store.min_offset(name, queue_id), store.max_offset(name, queue_id)
+            if first >= end:
+                continue
+            line.messages += end - first
+            first_ms = store.store_time_ms(name, queue_id, first)
+            last_ms = store.store_time_ms(name, queue_id, end - 1)
+            if first_ms >= 0:
+                line.first_stored_ms = min(first_ms, line.first_stored_ms or first_ms)
+            if last_ms >= 0:
+                line.last_stored_ms = max(last_ms, line.last_stored_ms or last_ms)
+        return line, queues
+
+    # Groups
+
+    @handles(GetGroupFigures)
+    async def get_group_figures(self, command: GetGroupFigures, request: Request) -> Response:
+        known = {config.group_name for config in self._parts.groups}
+        if command.group is not None and command.group not in known:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {command.group[:128]} does not exist on this broker",
+            )
+        names, is_last = _page(known, command.group, command.after, command.count)
+        # Clients change on the event loop, so they are read here and not on the thread.
+        wanted = [self._live(name) for name in names]
+
+        def look_up() -> GroupLines:
+            rates = self._parts.statistics.rates()
+            lines = _bounded(wanted, lambda asked: self._progress(*asked, rates))
+            return GroupLines(groups=lines, is_last=is_last and len(lines) == len(wanted))
+
+        lines = await self._parts.pools.look_ups.run(request.connection, look_up)
+        return Response(body=lines.encode())
+
+    def _live(self, name: str) -> tuple[GroupLine, frozenset[str]]:
+        """The group with the number of its members, and the topics that they subscribe to."""
+        live = self._parts.clients.consumer_group(name)
+        if live is None:
+            return GroupLine(name=name), frozenset()
+        return GroupLine(name=name, members=len(live.client_ids())), frozenset(live.subscriptions)
+
+    def _progress(
+        self, line: GroupLine, subscribed: frozenset[str], rates: Rates | None
+    ) -> tuple[GroupLine, int]:
+        topics = self._parts.plane.topics_of_group(line.name)
+        if subscribed:
+            # A topic that a live group no longer subscribes to is not backlog.
+            topics = [topic for topic in topics if topic in subscribed]
+        configs = [config for topic in topics if (config := self._parts.topics.get(topic)) is not None]
+        line.topics = len(configs)
+        if rates is not None:
+            line.out_per_second = sum(
+                rates.pair_out.get(f"{config.topic_name}@{line.name}", 0.0) for config in configs
+            )
+        for config in configs:
+            self._add_lag(line, config)
+        return line, sum(config.read_queue_nums for config in configs)
+
+    def _add_lag(self, line: GroupLine, topic: TopicConfig) -> None:
+        store, name, now_ms = self._parts.store, topic.topic_name, self._parts.clock.now_ms()
+        committed = self._parts.plane.offsets_of(line.name, name)
+        for queue_id in range(topic.read_queue_nums):
+            end, place = store.max_offset(name, queue_id), committed.get(queue_id, 0)
+            line.lag = (line.lag or 0) + max(end - place, 0)
+            if place < end:
+                # Messages before the first one have aged out, and nobody waits for them any more.
+                waiting = max(place, store.min_offset(name, queue_id))
+                next_ms = store.store_time_ms(name, queue_id, waiting)
+                if next_ms >= 0:
+                    line.lag_ms = max(now_ms - next_ms, line.lag_ms or 0)
+
+
+def _page(known: Iterable[str], only: str | None, after: str, count: int) -> tuple[list[str], bool]:
+    """The names of a page in order, and whether there are none behind it."""
+    if only is not None:
+        return [only], True
+    names = sorted(known)
+    begin = bisect_right(names, after)
+    end = begin + min(max(count, 1), PAGE_MAX)
+    return names[begin:end], end >= len(names)
+
+
+def _bounded(wanted: Iterable[_Asked], look_at: Callable[[_Asked], tuple[_Line, int]]) -> list[_Line]:
+    """The lines of a page, which ends early if they have very many queues."""
+    lines: list[_Line] = []
+    queues = 0
+    for asked in wanted:
+        line, looked_at = look_at(asked)
+        lines.append(line)
+        queues += looked_at
+        if queues >= QUEUES_MAX:
+            break
+    return lines

@@ -1,0 +1,66 @@
+"""Figures of all topics and all groups of a broker, a page at a time.
+
+RocketMQ answers such questions for one topic or one group only, so a tool would need a request for each of
+10,000 topics. RocketMQ has none of these requests. Their codes follow those of `replication`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from metaq.protocol.bodies import Body, always
+from metaq.protocol.command import Command, Int32
+
+PAGE_MAX: Final = 1_000
+"""Topics or groups of one page. A page may have fewer, because a broker bounds its work by queues as well."""
+
+
+class TopicLine(Body):
+    """One topic. Rates are over the last minute, and missing while the broker has not measured yet."""
+
+    name: str = always("")
+    read_queues: int = always(0)
+    write_queues: int = always(0)
+    permission: int = always(0)
+    messages: int = always(0)
+    first_stored_ms: int | None = None
+    last_stored_ms: int | None = None
+    in_per_second: float | None = None
+    out_per_second: float | None = None
+
+
+class TopicLines(Body):
+    topics: list[TopicLine] = always(factory=list)
+    is_last: bool = always(True)
+
+
+class GetTopicFigures(Command, code=30_325, permission="describe", resources={"topic": "topic"}):
+    """Body of the answer: TopicLines in the order of their names, from behind `after` on, or only `topic`."""
+
+    after: str = ""
+    count: Int32 = PAGE_MAX
+    topic: str | None = None
+
+
+class GroupLine(Body):
+    """One group. `lag` is missing if it has committed nothing, `lag_ms` if nothing waits."""
+
+    name: str = always("")
+    members: int = always(0)
+    topics: int = always(0)
+    lag: int | None = None
+    lag_ms: int | None = None
+    out_per_second: float | None = None
+
+
+class GroupLines(Body):
+    groups: list[GroupLine] = always(factory=list)
+    is_last: bool = always(True)
+
+
+class GetGroupFigures(Command, code=30_326, permission="describe", resources={"group": "group"}):
+    """Body of the answer: GroupLines in the order of their names, from behind `after` on, or only `group`."""
+
+    after: str = ""
+    count: Int32 = PAGE_MAX
+    group: str | None = None
