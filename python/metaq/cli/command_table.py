@@ -50,6 +50,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Operate a cluster": {
         "cluster": Entry("cluster", "Show broker groups, and choose their masters."),
         "config": Entry("config", "Show the configuration, or hand a store back to RocketMQ."),
+        "top": Entry(
+            "top", "Watch brokers, the busiest topics and the groups that are furthest behind.", "top"
+        ),
         "bench": Entry("bench", "Measure how fast a cluster stores and delivers messages."),
     },
     "This command line": {
