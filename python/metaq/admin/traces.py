@@ -266,6 +266,10 @@ def _unknowns(
             notes.append(f"group {group.group}: {group.reason}")
     if any(event.kind == "delivered" and event.result is None for event in events):
         notes.append("a delivery has no result: its handler runs, or its client ended without a trace")
+    if (difference_ms := clock_difference_ms(events)) > 0:
+        notes.append(
+            f"the clocks of the machines differ by at least {difference_ms} ms, so the order may be wrong"
+        )
     notes += [
         f"broker {failure.broker} did not answer: {failure.reason}" for failure in found.failures.values()
     ]

@@ -77,8 +77,9 @@ final class Producers {
     }
 
     private static Object start(JsonObject request) throws Exception {
-        DefaultMQProducer producer =
-            Clients.configure(new DefaultMQProducer(request.get("group").getAsString()), request);
+        boolean isTraced = Clients.flag(request, "trace", false);
+        DefaultMQProducer producer = Clients.configure(
+            new DefaultMQProducer(request.get("group").getAsString(), isTraced, null), request);
         producer.setSendMsgTimeout(Clients.number(request, "timeout_ms", 10000));
         producer.setRetryTimesWhenSendFailed(Clients.number(request, "retries", 2));
         producer.setRetryTimesWhenSendAsyncFailed(Clients.number(request, "retries", 2));

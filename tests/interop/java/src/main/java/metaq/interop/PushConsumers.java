@@ -30,8 +30,9 @@ final class PushConsumers {
     }
 
     private static Object start(JsonObject request) throws Exception {
-        DefaultMQPushConsumer consumer =
-            Clients.configure(new DefaultMQPushConsumer(request.get("group").getAsString()), request);
+        boolean isTraced = Clients.flag(request, "trace", false);
+        DefaultMQPushConsumer consumer = Clients.configure(
+            new DefaultMQPushConsumer(request.get("group").getAsString(), isTraced, null), request);
         consumer.setConsumeFromWhere(
             ConsumeFromWhere.valueOf("CONSUME_FROM_" + Clients.text(request, "from", "FIRST_OFFSET")));
         if (request.has("from_time")) {
