@@ -26,8 +26,10 @@ from metaq.admin.timeline_events import (
 from metaq.admin.timelines import Timeline, TimelineEvent, TimelineGroup
 from metaq.admin.topics import Topics
 from metaq.client.message import Message
+from metaq.client.session.routes import Queue
 from metaq.errors import NoRoute, NoSuchMessage, UnreadableBody, UsageError
-from metaq.protocol.names import TRACE_TOPIC, dead_letter_topic, is_system_group, retry_topic
+from metaq.protocol.errors import Refused
+from metaq.protocol.names import RETRY_PREFIX, TRACE_TOPIC, dead_letter_topic, is_system_group, retry_topic
 from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
 from metaq.protocol.properties import REAL_TOPIC, TRACE_ON
 from metaq.protocol.trace_entries import TYPES, EndTransactionTrace, PubTrace, RecallTrace, decode
@@ -91,7 +93,7 @@ class Traces:
         if found.topic is None:
             found.notes.append("the topic is not known, so no broker was asked: name the topic")
         if has_traces and not found.traced:
-            found.notes.append(await self._why_untraced(found, trace_topic))
+            found.notes.append(_why_untraced(found.first, await self._kept_since_ms(trace_topic)))
         return await self._joined(found, groups)
 
     # Questions
@@ -150,36 +152,27 @@ class Traces:
             if error.retriable:
                 raise
             return []
+        except Refused as error:
+            found.notes.append(f"{topic} cannot be read: {error}")
+            return []
         if topic not in WAITING_TOPICS:
             return list(copies)
-        # The same client may have used the id in another topic.
-        wanted = (found.topic, None)
-        return [
-            copy
-            for copy in copies
-            if copy.system_properties.get(REAL_TOPIC) in wanted
-            or copy.system_properties.get(REAL_TOPIC, "").startswith("%RETRY%")
-        ]
+        # The same id may have been used in another topic.
+        goals = ((copy, copy.system_properties.get(REAL_TOPIC, "")) for copy in copies)
+        return [copy for copy, goal in goals if goal == found.topic or goal.startswith(RETRY_PREFIX)]
 
-    async def _why_untraced(self, found: _Found, trace_topic: str) -> str:
-        first = found.first
-        if first is not None and first.system_properties.get(TRACE_ON) == "false":
-            return "there are no traces: the broker asks clients not to trace its messages"
+    async def _kept_since_ms(self, trace_topic: str) -> int | None:
+        """Returns how old the oldest trace is; None if no trace was deleted yet."""
         queues = (await self._calls.route(trace_topic)).readable
         bounds = await self._offsets.bounds(queues)
-        times = await in_parallel(
-            [queue for queue in queues if bounds[queue].first > 0],
-            lambda queue: self._calls.ask(
-                queue.broker,
-                GetEarliestMessageStoreTime(topic=queue.topic, queue_id=queue.id),
-                any_node=True,
-            ),
-        )
-        oldest_ms = max((reply.header(StoreTime).timestamp for reply in times.values()), default=0)
-        if first is not None and oldest_ms > first.born_at:
-            since = datetime.fromtimestamp(oldest_ms / 1000, UTC).isoformat(" ", "seconds")
-            return f"there are no traces: the brokers keep traces since {since}, the message is older"
-        return "there are no traces: tracing is off for the producer and the consumers"
+
+        async def oldest_ms(queue: Queue) -> int:
+            command = GetEarliestMessageStoreTime(topic=queue.topic, queue_id=queue.id)
+            reply = await self._calls.ask(queue.broker, command, any_node=True)
+            return reply.header(StoreTime).timestamp
+
+        shortened = [queue for queue in queues if bounds[queue].first > 0]
+        return max((await in_parallel(shortened, oldest_ms)).values(), default=None)
 
     # Joining
 
@@ -216,6 +209,15 @@ class Traces:
             skipped_entries=found.skipped,
             failures=tuple(found.failures[broker] for broker in sorted(found.failures)),
         )
+
+
+def _why_untraced(message: Message | None, kept_since_ms: int | None) -> str:
+    if message is not None and message.system_properties.get(TRACE_ON) == "false":
+        return "there are no traces: the broker asks clients not to trace its messages"
+    if message is not None and kept_since_ms is not None and message.born_at < kept_since_ms:
+        since = datetime.fromtimestamp(kept_since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"there are no traces: they are kept since {since}, and the message is older"
+    return "there are no traces: tracing is off for the producer and the consumers"
 
 
 def _is_end(event: TimelineEvent) -> bool:

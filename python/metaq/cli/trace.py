@@ -73,7 +73,8 @@ def lines(timeline: Timeline) -> list[str]:
 
     first_ms = next((event.at_ms for event in timeline.events if event.at_ms is not None), None)
     since = "" if first_ms is None else f", {moment(first_ms)}"
-    found = [timeline.id, f"topic {timeline.topic or 'unknown'}{_labels(timeline)}{since}", ""]
+    head = f"topic {timeline.topic or 'unknown'}{_labels(timeline)}{since}"
+    found = [*_folded("", timeline.id), *_folded("", head), ""]
     for event in timeline.events:
         time = "?" if event.at_ms is None or first_ms is None else _relative(event.at_ms - first_ms)
         head = f"{time:>{_TIME_COLUMNS - 2}}  {event.kind:<{_EVENT_COLUMNS}}"
@@ -156,5 +157,8 @@ def document(timeline: Timeline) -> dict[str, object]:
     fields = asdict(timeline)
     for event, shown in zip(timeline.events, fields["events"], strict=True):
         queue = event.queue
-        shown["queue"] = None if queue is None else [queue.topic, queue.broker, queue.id]
+        del shown["queue"]
+        shown["topic"] = None if queue is None else queue.topic
+        shown["broker"] = None if queue is None else queue.broker
+        shown["queue_id"] = None if queue is None else queue.id
     return fields
