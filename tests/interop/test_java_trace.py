@@ -135,7 +135,7 @@ def test_transactions(java: Clients, admin: Admin) -> None:
     [stored] = of_kind(found, "stored")
     assert stored.queue is not None and stored.queue.topic == topic
     rolled_back = traced(admin, topic, unpaid, "born", "rolled-back")
-    assert rolled_back.groups == rolled_back.notes == ()
+    assert (rolled_back.groups, rolled_back.notes) == ((), ())
 
 
 @newest_once

@@ -68,13 +68,13 @@ class TimelineEvent:
     client_id: str | None = None
     """Known while the client is connected."""
     address: str | None = None
-    """Of the client; of the broker if the broker did it."""
+    """The address of the client, or of the broker if the broker did it."""
     queue: Queue | None = None
-    """Of the stored message."""
+    """The queue of the stored message."""
     queue_offset: int | None = None
     offset_id: str | None = None
     duration_ms: int | None = None
-    """Of the send, or of the handler. None while the handler has not ended."""
+    """The time of the send or of the handler. None while the handler has not ended."""
     result: str | None = None
     """success, failed, exception, timeout or null. None while it is not known."""
     retries: int | None = None
@@ -123,7 +123,7 @@ class Timeline:
     groups: tuple[TimelineGroup, ...]
     """The groups that consume the topic."""
     notes: tuple[str, ...]
-    """What is not known, and why."""
+    """The gaps: things that are not known, and why."""
     skipped_entries: int = 0
     """Entries of the trace messages that could not be read."""
     failures: tuple[BrokerFailure, ...] = ()

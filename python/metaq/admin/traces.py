@@ -40,7 +40,7 @@ TRACEPARENT: Final = "traceparent"
 
 @dataclass(slots=True)
 class _Found:
-    """What is known so far."""
+    """The facts that are known so far."""
 
     id: str
     topic: str | None

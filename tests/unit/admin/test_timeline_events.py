@@ -22,11 +22,12 @@ from metaq.protocol.trace_entries import (
     RecallTrace,
     SubAfterTrace,
     SubBeforeTrace,
+    TraceEntry,
 )
 
 ID = "7F0000010A3C18B4AAC2000000010001"
 REQUEST = "0A0000070A3C18B4AAC2000000010002"
-"""Of process 2620 (or 65536 more) at 10.0.0.7."""
+"""Made by process 2620 (or 65536 more) at 10.0.0.7."""
 HERE = "10.0.0.7:5000"
 
 
@@ -73,7 +74,8 @@ def test_the_producers_of_traces() -> None:
         for state in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW")
     ]
     recall = RecallTrace(1002, None, "p", "t", ID, False)
-    events = traced_events(Traced(entry, HERE) for entry in (pub, *ends, recall))
+    entries: list[TraceEntry] = [pub, *ends, recall]
+    events = traced_events(Traced(entry, HERE) for entry in entries)
     assert [event.kind for event in events] == ["born", "committed", "rolled-back", "undecided", "recalled"]
     assert (events[0].address, events[0].duration_ms, events[0].result) == ("10.0.0.9", 4, "success")
     assert (events[1].reason, events[1].address) == ("the broker asked", HERE)
