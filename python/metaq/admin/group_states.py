@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from metaq.admin.offsets import Offsets
 from metaq.admin.results import Members
 from metaq.admin.timelines import GroupState, TimelineEvent, TimelineGroup
-from metaq.client.session.routes import Queue
 
 _TRIES = ("returned", "retried", "resent", "dead")
 
@@ -33,9 +32,7 @@ async def group_state(
             last_try = event
         elif event.group == group and event.kind == "delivered":
             last_delivery = event
-    committed = None
-    if stored is not None:
-        committed = await _committed(offsets, group, stored)
+    committed = None if stored is None else await _committed(offsets, group, stored)
 
     def result(state: GroupState, reason: str | None = None) -> TimelineGroup:
         return TimelineGroup(group, state, committed, len(members.members), reason)
@@ -62,8 +59,7 @@ async def group_state(
 async def _committed(offsets: Offsets, group: str, stored: TimelineEvent) -> int | None:
     if stored.queue is None:
         return None
-    queue = Queue(stored.queue.topic, stored.queue.broker, stored.queue.id)
-    return (await offsets.committed(group, [queue]))[queue]
+    return (await offsets.committed(group, [stored.queue]))[stored.queue]
 
 
 async def _after_tries(

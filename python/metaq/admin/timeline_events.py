@@ -25,6 +25,7 @@ from metaq.protocol.properties import (
 )
 from metaq.protocol.trace_entries import (
     RESULTS,
+    TIME_MS_MAX,
     EndTransactionTrace,
     PubTrace,
     RecallTrace,
@@ -184,7 +185,9 @@ def _process_of(client_id: str) -> tuple[str, int] | None:
 def born_event(message: Message) -> TimelineEvent:
     """Returns the birth of a message that its producer did not trace."""
     group = message.system_properties.get(PRODUCER_GROUP)
-    return TimelineEvent("born", message.born_at, "store", group=group, address=message.born_host)
+    # Its producer may have written any number.
+    born_ms = message.born_at if 0 <= message.born_at <= TIME_MS_MAX else None
+    return TimelineEvent("born", born_ms, "store", group=group, address=message.born_host)
 
 
 def stored_events(messages: Iterable[Message]) -> list[TimelineEvent]:
@@ -241,6 +244,6 @@ def _due_ms(message: Message) -> int | None:
     """Returns when a waiting message is due. The delay of a level is a setting of the broker."""
     for name in (TIMER_DUE_MS, DELIVER_MS):
         text = message.system_properties.get(name, "")
-        if text.isascii() and text.isdigit() and len(text) <= 15:
+        if text.isascii() and text.isdigit() and len(text) <= 15 and int(text) <= TIME_MS_MAX:
             return int(text)
     return None

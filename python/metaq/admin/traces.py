@@ -12,7 +12,7 @@ from metaq.admin.group_states import group_state
 from metaq.admin.groups import ConsumerGroups
 from metaq.admin.messages import LIMIT, query
 from metaq.admin.offsets import Offsets
-from metaq.admin.results import BrokerFailure, Members
+from metaq.admin.results import BrokerFailure
 from metaq.admin.timeline_events import (
     WAITING_TOPICS,
     Traced,
@@ -29,13 +29,31 @@ from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import NoRoute, NoSuchMessage, UnreadableBody, UsageError
 from metaq.protocol.errors import Refused
-from metaq.protocol.names import RETRY_PREFIX, TRACE_TOPIC, dead_letter_topic, is_system_group, retry_topic
+from metaq.protocol.names import (
+    RETRY_PREFIX,
+    TRACE_TOPIC,
+    dead_letter_topic,
+    group_fault,
+    is_system_group,
+    retry_topic,
+    topic_fault,
+)
 from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
 from metaq.protocol.properties import REAL_TOPIC, TRACE_ON
-from metaq.protocol.trace_entries import TYPES, EndTransactionTrace, PubTrace, RecallTrace, decode
+from metaq.protocol.trace_entries import (
+    TYPES,
+    EndTransactionTrace,
+    PubTrace,
+    RecallTrace,
+    SubAfterTrace,
+    SubBeforeTrace,
+    decode,
+)
 
 TRACEPARENT: Final = "traceparent"
 """The property that carries a context of OpenTelemetry."""
+TRACED_GROUPS_MAX: Final = 100
+"""Groups that only traces name and that are looked at."""
 
 
 @dataclass(slots=True)
@@ -93,7 +111,10 @@ class Traces:
         if found.topic is None:
             found.notes.append("the topic is not known, so no broker was asked: name the topic")
         if has_traces and not found.traced:
-            found.notes.append(_why_untraced(found.first, await self._kept_since_ms(trace_topic)))
+            if found.failures:
+                found.notes.append("the brokers that answered have no traces")
+            else:
+                found.notes.append(_why_untraced(found.first, await self._kept_since_ms(trace_topic)))
         return await self._joined(found, groups)
 
     # Questions
@@ -132,13 +153,15 @@ class Traces:
         try:
             found.stored = list(await self._query(found, found.topic, is_id=True))
             consuming = await self._topics.groups(found.topic)
-        except NoRoute as error:
+        except (NoRoute, Refused) as error:
             if is_given or error.retriable:
                 raise
-            found.notes.append(f"the topic {found.topic} does not exist any more")
+            found.notes.append(f"the topic that the trace names cannot be read: {error}")
             return ()
-        traced = {one.entry.group for one in found.traced if _is_consumer(one)}
-        groups = sorted({*consuming, *(group for group in traced if group is not None)})
+        traced = _consumer_groups(found.traced)
+        if len(traced) > TRACED_GROUPS_MAX:
+            found.notes.append(f"the traces name {len(traced)} groups; {TRACED_GROUPS_MAX} were looked at")
+        groups = sorted({*consuming, *traced[:TRACED_GROUPS_MAX]})
         groups = [group for group in groups if not is_system_group(group)]
         topics = [name for group in groups for name in (retry_topic(group), dead_letter_topic(group))]
         copies = await in_parallel((*WAITING_TOPICS, *topics), lambda name: self._copies(found, name))
@@ -193,7 +216,7 @@ class Traces:
         states = await in_parallel(
             groups, lambda group: group_state(self._offsets, group, members[group], timeline, tag)
         )
-        found.notes += _unknowns(found, timeline, states.values(), members)
+        found.notes += _unknowns(found, timeline, states.values())
         keys = first.keys if first is not None else tuple(((pub and pub.keys) or "").split())
         return Timeline(
             id=found.id,
@@ -224,14 +247,18 @@ def _is_end(event: TimelineEvent) -> bool:
     return event.kind == "rolled-back" or (event.kind == "recalled" and event.result != "failed")
 
 
-def _is_consumer(one: Traced) -> bool:
-    return not isinstance(one.entry, PubTrace | EndTransactionTrace | RecallTrace)
+def _consumer_groups(traced: Iterable[Traced]) -> list[str]:
+    """Returns the groups of consumers that traces name; anybody can write traces, with any name."""
+    groups = (one.entry.group for one in traced if isinstance(one.entry, SubBeforeTrace | SubAfterTrace))
+    return list(dict.fromkeys(group for group in groups if group is not None and group_fault(group) is None))
 
 
 def _traced_topic(traced: Iterable[Traced]) -> str | None:
     for one in traced:
-        if isinstance(one.entry, PubTrace | EndTransactionTrace | RecallTrace) and one.entry.topic:
-            return one.entry.topic
+        if isinstance(one.entry, PubTrace | EndTransactionTrace | RecallTrace):
+            topic = one.entry.topic
+            if topic is not None and topic_fault(topic) is None:
+                return topic
     return None
 
 
@@ -247,7 +274,6 @@ def _unknowns(
     found: _Found,
     events: Iterable[TimelineEvent],
     groups: Iterable[TimelineGroup],
-    members: dict[str, Members],
 ) -> list[str]:
     """Returns what the events do not tell."""
     events = list(events)

@@ -19,8 +19,9 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999: later times are not times."""
+TIME_MS_MAX: Final = 9_000_000_000_000
+"""The year 2255: later times do not fit into the nanoseconds of OpenTelemetry."""
+COUNT_MAX: Final = 2**31 - 1
 RESULTS: Final = ("success", "timeout", "exception", "null", "failed")
 """How a handler ended, by the code of a SubAfter."""
 TYPES: Final = ("normal", "transaction", "transaction", "delay", "fifo")
@@ -187,7 +188,7 @@ class _Fields:
 
     def count(self, index: int) -> int:
         # A clock that was set back makes a cost negative.
-        return max(self.number(index), 0)
+        return min(max(self.number(index), 0), COUNT_MAX)
 
     def time(self, index: int) -> int:
         found = self.number(index)

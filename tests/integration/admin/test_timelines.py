@@ -10,6 +10,7 @@ import pytest
 import metaq
 from metaq.admin import Admin, Timeline, TimelineEvent, aio, spans
 from metaq.errors import NoRoute, NoSuchMessage, UsageError
+from metaq.protocol.trace_entries import PubTrace, SubBeforeTrace, encode
 from tests.integration.admin.conftest import Served
 from tests.support.waiting import eventually
 
@@ -171,6 +172,33 @@ def test_forged_traces_are_skipped_and_counted(cluster: Served, admin: Admin) ->
     )
     assert kinds(found) == ["born", "stored"]
     assert "4 trace entries could not be read" in found.notes
+
+
+def test_forged_names_are_not_asked_for(cluster: Served, admin: Admin) -> None:
+    topic, trace_topic = new_topic(admin), new_topic(admin)
+    with metaq.Client(cluster.nameserver) as client, client.producer("forger") as producer:
+        sent = producer.send(topic, b"x")
+        forged = [
+            PubTrace(1, None, "p", "no topic\n", sent.id, None, None, None, 1, 1, 99, None, True),
+            PubTrace(1, None, "p", "T_nowhere", sent.id, None, None, None, 1, 1, 99, None, True),
+            *(SubBeforeTrace(n, None, f"G{n}", f"Q{n}", sent.id, 0, None) for n in range(120)),
+            SubBeforeTrace(1, None, "x" * 999, "Q", sent.id, 0, None),
+        ]
+        producer.send(trace_topic, "".join(map(encode, forged)).encode(), keys=[sent.id])
+    found = eventually(
+        lambda: admin.traces.timeline(sent.id, topic, trace_topic=trace_topic),
+        lambda found: len(found.events) == len(forged) + 1,
+        60,
+        "all forged traces",
+        interval_s=0.1,
+    )
+    assert len(found.groups) == 100
+    assert "the traces name 120 groups; 100 were looked at" in found.notes
+    assert found.type is None
+    led_astray = admin.traces.timeline(sent.id, trace_topic=trace_topic)
+    assert led_astray.topic == "T_nowhere"
+    [note] = [note for note in led_astray.notes if note.startswith("the topic that the trace names")]
+    assert "T_nowhere does not exist" in note
 
 
 def test_asyncio(cluster: Served, admin: Admin) -> None:

@@ -30,9 +30,12 @@ final class PushConsumers {
     }
 
     private static Object start(JsonObject request) throws Exception {
-        boolean isTraced = Clients.flag(request, "trace", false);
+        String group = request.get("group").getAsString();
         DefaultMQPushConsumer consumer = Clients.configure(
-            new DefaultMQPushConsumer(request.get("group").getAsString(), isTraced, null), request);
+            Clients.flag(request, "trace", false)
+                ? new DefaultMQPushConsumer(group, true, null)
+                : new DefaultMQPushConsumer(group),
+            request);
         consumer.setConsumeFromWhere(
             ConsumeFromWhere.valueOf("CONSUME_FROM_" + Clients.text(request, "from", "FIRST_OFFSET")));
         if (request.has("from_time")) {

@@ -22,9 +22,11 @@ final class TransactionProducers {
 
     private static Object start(JsonObject request) throws Exception {
         String group = request.get("group").getAsString();
-        boolean isTraced = Clients.flag(request, "trace", false);
-        TransactionMQProducer producer =
-            Clients.configure(new TransactionMQProducer(null, group, null, isTraced, null), request);
+        TransactionMQProducer producer = Clients.configure(
+            Clients.flag(request, "trace", false)
+                ? new TransactionMQProducer(null, group, null, true, null)
+                : new TransactionMQProducer(group),
+            request);
         producer.setSendMsgTimeout(Clients.number(request, "timeout_ms", 10000));
         producer.setTransactionListener(listener(request.get("handle").getAsString()));
         producer.start();
