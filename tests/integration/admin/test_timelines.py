@@ -15,6 +15,7 @@ from tests.integration.admin.conftest import Served
 from tests.support.waiting import eventually
 
 HOUR_S = 3600
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def fresh(prefix: str) -> str:
@@ -118,7 +119,7 @@ def test_a_transaction_and_a_recalled_message(cluster: Served, admin: Admin) -> 
 def test_groups_of_clients_that_do_not_trace(cluster: Served, admin: Admin) -> None:
     topic, done, behind, none = new_topic(admin), fresh("done"), fresh("behind"), fresh("none")
     with metaq.Client(cluster.nameserver) as client, client.producer("quiet") as producer:
-        sent = producer.send(topic, b"x")
+        sent = producer.send(topic, b"x", properties={"traceparent": TRACEPARENT})
     for group in (done, behind):
         admin.groups.create(group)
     admin.offsets.commit(done, {sent.queue: 1})
@@ -140,8 +141,10 @@ def test_groups_of_clients_that_do_not_trace(cluster: Served, admin: Admin) -> N
     )
     [why] = [note for note in found.notes if note.startswith("there are no traces: ")]
     assert "tracing is off" in why or "does not exist" in why
+    assert found.traceparent == TRACEPARENT
     [resource] = [one for one in spans(found)["resourceSpans"] if "broker-a" in str(one["resource"])]
-    assert [span["name"] for span in resource["scopeSpans"][0]["spans"]] == [f"store {topic}"]
+    [span] = resource["scopeSpans"][0]["spans"]
+    assert (span["name"], span["traceId"]) == (f"store {topic}", TRACEPARENT.split("-")[1])
 
 
 def test_a_message_that_nobody_knows(cluster: Served, admin: Admin) -> None:
