@@ -10,6 +10,7 @@ import metaq
 from tests.interop.clients import Clients, unique
 from tests.interop.kinds import java_id
 from tests.support.reading import stored
+from tests.support.servers import uses_apache
 from tests.support.waiting import eventually
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -33,7 +34,10 @@ def test_apache_reads_our_traces(java: Clients) -> None:
         bad = producer.send(topic, b"bad").id
         with producer.transaction(topic, b"paid", keys=["k3"]) as transaction:
             paid = transaction.id
-        later = producer.send(topic, b"later", delay=3600).id
+        delayed = producer.send(topic, b"later", delay=3600)
+        later = delayed.id
+        # Apache's broker refuses recalls unless they are switched on.
+        recalled = [] if uses_apache() else [producer.recall(topic, delayed.recall_handle)]
         client.consumer(topic, group=group, start="earliest")(handle)
         eventually(lambda: set(handled), lambda found: found == {good, bad, paid}, 90, "all messages")
 
@@ -47,7 +51,12 @@ def test_apache_reads_our_traces(java: Clients) -> None:
         *(("Pub", message_id) for message_id in (good, bad, paid, later)),
         *((kind, message_id) for kind in ("SubBefore", "SubAfter") for message_id in (good, bad, paid)),
         ("EndTransaction", paid),
+        *(("Recall", message_id) for message_id in recalled),
     }
+    assert recalled in ([], [later])
+    for message_id in recalled:
+        recall = ours["Recall", message_id]
+        assert (recall["topic"], recall["group"], recall["success"]) == (topic, "traced", True)
     pub = ours["Pub", good]
     broker = java.cluster.brokers["broker-a"].address
     assert (pub["group"], pub["topic"], pub["tags"], pub["keys"]) == ("traced", topic, "T", "k1 k2")

@@ -1,12 +1,15 @@
 """The administration client: what an operator asks of a cluster and changes in it.
 
 `Admin` is for plain code and `metaq.admin.aio.Admin` for asyncio. Both have the same parts: `topics`,
-`groups`, `offsets`, `messages`, `dead_letters` and `brokers`. Each part is a file of that name on asyncio;
-`sync.py` is the plain face over them. `broker_groups.py`, which only commands use so far, looks at groups of
-brokers and orders switches. They send their requests through `calls.py`, which finds brokers, asks many at
-once and tries again. `topic_figures.py` and `group_figures.py` collect what lists show, `running_members.py`
-asks the clients of a group, and `kinds.py` knows the names of the system. `results.py` has everything that is
-returned, `positions.py` the four kinds of positions.
+`groups`, `offsets`, `messages`, `dead_letters`, `traces` and `brokers`. Each part is a file of that name on
+asyncio; `sync.py` is the plain face over them. They send their requests through `calls.py`, which finds
+brokers, asks many at once and tries again. `results.py` has everything that is returned, `positions.py` the
+four kinds of positions, and `kinds.py` the names of the system.
+
+`topic_figures.py` and `group_figures.py` collect what lists show, and `running_members.py` asks the clients
+of a group. `timelines.py` has the timeline of one message, `timeline_events.py` and `group_states.py` make
+it, and `otlp.py` writes it as OpenTelemetry spans. `broker_groups.py`, which only commands use so far,
+looks at groups of brokers and orders switches.
 
 The command line, the Spark source and the pipelines use it. It works on MetaQ's brokers and on Apache's, and
 imports nothing of the servers, because Spark's processes load it. Its public surface is `__all__` here; a
@@ -15,6 +18,7 @@ test pins it. Users read docs/admin-client.md.
 
 from metaq.admin import aio
 from metaq.admin.limits import Rate
+from metaq.admin.otlp import spans
 from metaq.admin.positions import Position, parse_position
 from metaq.admin.results import (
     Bounds,
@@ -53,6 +57,7 @@ from metaq.admin.results import (
     TopicSettings,
 )
 from metaq.admin.sync import Admin
+from metaq.admin.timelines import Timeline, TimelineEvent, TimelineGroup
 from metaq.credentials import Credentials
 from metaq.protocol.bodies import READ, WRITE
 
@@ -91,6 +96,9 @@ __all__ = [
     "RunningMembers",
     "Subscription",
     "SubscriptionConflict",
+    "Timeline",
+    "TimelineEvent",
+    "TimelineGroup",
     "Topic",
     "TopicFigures",
     "TopicName",
@@ -99,4 +107,5 @@ __all__ = [
     "TopicSettings",
     "aio",
     "parse_position",
+    "spans",
 ]

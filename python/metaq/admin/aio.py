@@ -12,6 +12,7 @@ from metaq.admin.groups import ConsumerGroups
 from metaq.admin.messages import Messages
 from metaq.admin.offsets import Offsets
 from metaq.admin.topics import Topics
+from metaq.admin.traces import Traces
 from metaq.credentials import Credentials
 
 __all__ = ["Admin"]
@@ -47,6 +48,7 @@ class Admin:
         self.groups = ConsumerGroups(self._calls, self.offsets)
         self.messages = Messages(self._calls, self.offsets)
         self.dead_letters = DeadLetters(self._calls, self.offsets)
+        self.traces = Traces(self._calls, self.offsets, self.topics, self.groups)
         self.brokers = Brokers(self._calls)
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from metaq.admin.calls import Calls
 from metaq.admin.offsets import OFFSET_MAX, Offsets
 from metaq.admin.positions import Position, milliseconds
 from metaq.admin.queue_reading import read
+from metaq.admin.results import BrokerFailure
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import NoSuchMessage, UsageError
@@ -95,29 +96,45 @@ class Messages:
     async def _query(
         self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int, *, is_id: bool
     ) -> tuple[Message, ...]:
-        route = await self._calls.route(topic)
-        command = QueryMessage(
-            topic=topic,
-            key=key,
-            max_num=min(limit, LIMIT),
-            begin_timestamp=begin_ms,
-            end_timestamp=end_ms,
-            unique_key=is_id,
+        found, _ = await query(
+            self._calls, topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit, is_id=is_id
         )
+        return found
 
-        async def one(broker: str) -> list[Message]:
-            reply = await self._calls.ask(
-                broker, command, accept=(ResponseCode.QUERY_NOT_FOUND,), any_node=True
-            )
-            found = messages_of(broker, reply.body) if reply.code == ResponseCode.SUCCESS else []
-            # The index knows keys by a hash: another key may have the same.
-            return [message for message in found if (message.id == key if is_id else key in message.keys)]
 
-        found, _ = await self._calls.from_each(route.brokers, one)
-        messages = [message for of_broker in found.values() for message in of_broker]
-        # Brokers answer with the newest first, and messages of one batch are stored at the same time.
-        messages.sort(key=lambda message: (message.stored_at, message.physical_offset))
-        return tuple(messages[-limit:])
+async def query(
+    calls: Calls,
+    topic: str,
+    key: str,
+    *,
+    begin_ms: int = 0,
+    end_ms: int = OFFSET_MAX,
+    limit: int = LIMIT,
+    is_id: bool = False,
+) -> tuple[tuple[Message, ...], tuple[BrokerFailure, ...]]:
+    """Finds the newest messages with a key or an id; the oldest first. Returns them, and the brokers that did
+    not answer. Raises NoRoute."""
+    route = await calls.route(topic)
+    command = QueryMessage(
+        topic=topic,
+        key=key,
+        max_num=min(limit, LIMIT),
+        begin_timestamp=begin_ms,
+        end_timestamp=end_ms,
+        unique_key=is_id,
+    )
+
+    async def one(broker: str) -> list[Message]:
+        reply = await calls.ask(broker, command, accept=(ResponseCode.QUERY_NOT_FOUND,), any_node=True)
+        found = messages_of(broker, reply.body) if reply.code == ResponseCode.SUCCESS else []
+        # The index knows keys by a hash: another key may have the same.
+        return [message for message in found if (message.id == key if is_id else key in message.keys)]
+
+    found, failures = await calls.from_each(route.brokers, one)
+    messages = [message for of_broker in found.values() for message in of_broker]
+    # Brokers answer with the newest first, and messages of one batch are stored at the same time.
+    messages.sort(key=lambda message: (message.stored_at, message.physical_offset))
+    return tuple(messages[-limit:]), failures
 
 
 def messages_of(broker: str, body: bytes) -> list[Message]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Self, TypeVar, cast
 
-from metaq.admin import aio, brokers, dead_letters, groups, messages, offsets, topics
+from metaq.admin import aio, brokers, dead_letters, groups, messages, offsets, topics, traces
 from metaq.admin.dead_letters import RATE
 from metaq.admin.limits import Rate
 from metaq.admin.messages import LIMIT
@@ -37,12 +37,14 @@ from metaq.admin.results import (
     TopicRoute,
     TopicSettings,
 )
+from metaq.admin.timelines import Timeline
 from metaq.admin.topic_figures import Advance
 from metaq.client.message import Message
 from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
 from metaq.credentials import Credentials
 from metaq.protocol.bodies import READ, WRITE
+from metaq.protocol.names import TRACE_TOPIC
 
 _T = TypeVar("_T")
 _END: Final = object()
@@ -434,6 +436,22 @@ class DeadLetters:
         return self._portal.run(self._work.resend_one, group, id)
 
 
+class Traces:
+    """Tells what happened to one message. Nothing is consumed by it."""
+
+    def __init__(self, portal: Portal, work: traces.Traces) -> None:
+        self._portal = portal
+        self._work = work
+
+    def timeline(self, id: str, topic: str | None = None, *, trace_topic: str = TRACE_TOPIC) -> Timeline:
+        """Joins the traces of a message and the copies that brokers store into a timeline.
+
+        `id` is the id that its producer got. Without `topic`, the trace of its producer must name the topic.
+        `notes` say what is not known. Raises NoSuchMessage and NoRoute.
+        """
+        return self._portal.run(self._work.timeline, id, topic, trace_topic=trace_topic)
+
+
 class Brokers:
     """Describes and configures brokers. A broker is named by its name, which means its master, or by its
     address."""
@@ -492,6 +510,7 @@ class Admin:
         self.groups = ConsumerGroups(self._portal, self._admin.groups)
         self.messages = Messages(self._portal, self._admin.messages)
         self.dead_letters = DeadLetters(self._portal, self._admin.dead_letters)
+        self.traces = Traces(self._portal, self._admin.traces)
         self.brokers = Brokers(self._portal, self._admin.brokers)
 
     def close(self) -> None:

@@ -13,6 +13,10 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 DELAY_MS: Final = "TIMER_DELAY_MS"
 DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_DUE_MS: Final = "TIMER_OUT_MS"
+TIMER_ROLLS: Final = "TIMER_ROLL_TIMES"
+TIMER_DELETES: Final = "TIMER_DEL_UNIQKEY"
+"""The delayed message that this one cancels."""
 TRANSACTION: Final = "TRAN_MSG"
 PRODUCER_GROUP: Final = "PGROUP"
 CORRELATION_ID: Final = "CORRELATION_ID"
@@ -24,6 +28,8 @@ CLUSTER: Final = "CLUSTER"
 REGION: Final = "MSG_REGION"
 TRACE_ON: Final = "TRACE_ON"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+"""The topic that a message goes to when it is due or committed."""
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 """The topic of a dead letter before its first failure."""
@@ -46,7 +52,7 @@ SYSTEM_NAMES: Final = frozenset(
         WAIT,
         DELAY_LEVEL,
         RETRY_TOPIC,
-        "REAL_TOPIC",
+        REAL_TOPIC,
         "REAL_QID",
         TRANSACTION,
         PRODUCER_GROUP,
@@ -93,9 +99,9 @@ SYSTEM_NAMES: Final = frozenset(
         DELIVER_MS,
         "TIMER_ENQUEUE_MS",
         "TIMER_DEQUEUE_MS",
-        "TIMER_ROLL_TIMES",
-        "TIMER_OUT_MS",
-        "TIMER_DEL_UNIQKEY",
+        TIMER_ROLLS,
+        TIMER_DUE_MS,
+        TIMER_DELETES,
         "TIMER_DELAY_LEVEL",
         "__BORNHOST",
         "BORN_TIMESTAMP",

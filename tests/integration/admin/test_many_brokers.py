@@ -19,9 +19,10 @@ from metaq.protocol.command import Command
 from metaq.protocol.errors import Unreachable
 from metaq.remoting import Connections
 from tests.support.broker_cluster import broker_options, started_broker, started_nameserver
+from tests.support.clients import create_topic, send
 from tests.support.patient import Connection
 from tests.support.processes import free_port
-from tests.support.waiting import run
+from tests.support.waiting import run, until
 
 
 @asynccontextmanager
@@ -67,6 +68,24 @@ def test_a_broker_that_is_away_is_an_error_or_a_failure(tmp_path: Path) -> None:
                     ("broker-a", True, "metaq"),
                     ("broker-b", False, None),
                 ]
+
+    run(scenario)
+
+
+def test_a_timeline_names_the_broker_that_is_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with half_a_cluster(tmp_path) as nameserver, aio.Admin(nameserver, partial=True) as admin:
+            address = (await admin.brokers.cluster()).brokers[0].address
+            await create_topic(address, "orders")
+            await send(address, "orders", "x", UNIQ_KEY="00FF")
+            await until(lambda: has_two_brokers(admin))
+            found = await admin.traces.timeline("00FF", "orders")
+            assert [event.kind for event in found.events] == ["born", "stored"]
+            assert [failure.broker for failure in found.failures] == ["broker-b"]
+            assert any(note.startswith("broker broker-b did not answer: ") for note in found.notes)
+
+    async def has_two_brokers(admin: aio.Admin) -> bool:
+        return len((await admin.topics.route("orders")).brokers) == 2
 
     run(scenario)
 

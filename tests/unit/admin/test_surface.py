@@ -10,7 +10,19 @@ import sys
 import pytest
 
 from metaq import admin
-from metaq.admin import aio, brokers, dead_letters, groups, messages, offsets, results, sync, topics
+from metaq.admin import (
+    aio,
+    brokers,
+    dead_letters,
+    groups,
+    messages,
+    offsets,
+    results,
+    sync,
+    timelines,
+    topics,
+    traces,
+)
 from metaq.client.session.routes import Queue
 
 PAIRS = [
@@ -20,28 +32,59 @@ PAIRS = [
     (sync.Offsets, offsets.Offsets),
     (sync.Messages, messages.Messages),
     (sync.DeadLetters, dead_letters.DeadLetters),
+    (sync.Traces, traces.Traces),
     (sync.Brokers, brokers.Brokers),
 ]
 
 
 def test_the_surface_is_pinned() -> None:
     assert admin.__all__ == [
-        *("READ", "WRITE", "Admin", "Bounds", "Broker", "BrokerConfiguration", "BrokerFailure"),
-        *(
-            "BrokerFigures",
-            "Cluster",
-            "Credentials",
-            "DeadLetter",
-            "Group",
-            "GroupFigures",
-            "GroupName",
-            "GroupOverview",
-        ),
-        *("GroupSettings", "Groups", "Limits", "Member", "Members", "NameServer", "Position", "Progress"),
-        *("QueuePart", "QueueProgress", "QueueReset", "QueueState", "Rate", "Reset", "RouteBroker"),
-        *("RunningMember", "RunningMembers", "Subscription", "SubscriptionConflict", "Topic"),
-        *("TopicFigures", "TopicName", "TopicOverview", "TopicRoute", "TopicSettings", "aio"),
+        "READ",
+        "WRITE",
+        "Admin",
+        "Bounds",
+        "Broker",
+        "BrokerConfiguration",
+        "BrokerFailure",
+        "BrokerFigures",
+        "Cluster",
+        "Credentials",
+        "DeadLetter",
+        "Group",
+        "GroupFigures",
+        "GroupName",
+        "GroupOverview",
+        "GroupSettings",
+        "Groups",
+        "Limits",
+        "Member",
+        "Members",
+        "NameServer",
+        "Position",
+        "Progress",
+        "QueuePart",
+        "QueueProgress",
+        "QueueReset",
+        "QueueState",
+        "Rate",
+        "Reset",
+        "RouteBroker",
+        "RunningMember",
+        "RunningMembers",
+        "Subscription",
+        "SubscriptionConflict",
+        "Timeline",
+        "TimelineEvent",
+        "TimelineGroup",
+        "Topic",
+        "TopicFigures",
+        "TopicName",
+        "TopicOverview",
+        "TopicRoute",
+        "TopicSettings",
+        "aio",
         "parse_position",
+        "spans",
     ]
     assert aio.__all__ == ["Admin"]
     assert all(hasattr(admin, name) for name in admin.__all__)
@@ -65,11 +108,11 @@ def test_the_parts_of_both_faces_are_the_same() -> None:
     with admin.Admin() as plain:
         parts = {name for name in vars(plain) if not name.startswith("_")}
     assert parts == {name for name in vars(aio.Admin()) if not name.startswith("_")}
-    assert parts == {"topics", "offsets", "groups", "messages", "dead_letters", "brokers"}
+    assert parts == {"topics", "offsets", "groups", "messages", "dead_letters", "traces", "brokers"}
 
 
 def test_results_are_frozen_and_public() -> None:
-    found = vars(results).values()
+    found = (*vars(results).values(), *vars(timelines).values())
     kinds = [kind for kind in found if dataclasses.is_dataclass(kind) and kind is not Queue]
     assert len(kinds) > 20
     for kind in kinds:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import typer.main
 from typer.testing import CliRunner
 
 from metaq.cli import app
+from metaq.cli.command_table import entries, load_command
 from metaq.protocol.replication import STATES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
@@ -20,7 +20,7 @@ def test_every_state_is_explained_as_in_the_code() -> None:
 
 
 def test_every_flag_of_dev_cluster_is_in_the_table() -> None:
-    command = typer.main.get_command(app).commands["dev"].commands["cluster"]  # type: ignore[attr-defined]
+    command = load_command("dev", dict(entries())["dev"]).commands["cluster"]
     flags = {flag for parameter in command.params for flag in parameter.opts} - {"--data", "--help", "-h"}
     assert flags == set(re.findall(r"^\| `(--[a-z-]+) ", PAGE, flags=re.MULTILINE))
 

@@ -182,7 +182,9 @@ class Sender:
         await self.route(topic)
         command = RecallMessage(topic=topic, recall_handle=handle or "", producer_group=self._options.group)
         reply = await self._session.call(broker, command, timeout=self._options.attempt_timeout_s)
-        return reply.check().header(Recalled).msg_id
+        message_id = reply.check().header(Recalled).msg_id
+        self._session.telemetry.recalled(self._options.group, topic, message_id)
+        return message_id
 
     def _choice(self, key: str | None, queue: Queue | None) -> _Choose:
         if queue is not None and key is not None:

@@ -129,6 +129,12 @@ class Telemetry:
             address = self.routes.address(broker) or broker
             self.trace_topic.ended_transaction(command, address, properties)
 
+    @_harmless
+    def recalled(self, group: str, topic: str, message_id: str) -> None:
+        """Reports that a delayed message was cancelled."""
+        if self.trace_topic is not None:
+            self.trace_topic.recalled(group, topic, message_id)
+
     # Consuming
 
     def processing(self, options: ConsumerOptions, messages: Sequence[Message]) -> Processing | Nothing:

@@ -1,9 +1,8 @@
 """RocketMQ's own message trace, written to a topic in the encoding of the Java client.
 
-An entry is a line of text. 0x01 separates its fields, 0x02 ends it, and a field without a value is the word
-null. Entries are collected and sent in the background. The keys of a trace message are the ids and keys of
-the messages that it describes. Entries that cannot be sent in time are dropped and counted, so that tracing
-never slows a client down.
+`protocol/trace_entries.py` has the encoding. Entries are collected and sent in the background. The keys of a
+trace message are the ids and keys of the messages that it describes. Entries that cannot be sent in time are
+dropped and counted, so that tracing never slows a client down.
 """
 
 from __future__ import annotations
@@ -31,6 +30,20 @@ from metaq.protocol.properties import (
     TRACE_ON,
     TRANSACTION,
 )
+from metaq.protocol.trace_entries import (
+    DECIDED,
+    DELAYED,
+    HALF,
+    NORMAL,
+    EndTransactionTrace,
+    PubTrace,
+    RecallTrace,
+    SubAfterTrace,
+    SubBeforeTrace,
+    TraceEntry,
+    encode,
+    without_separators,
+)
 
 if TYPE_CHECKING:
     from metaq.client.message import Message, Outgoing
@@ -50,12 +63,9 @@ BATCH_ENTRIES_MAX: Final = 100
 BATCH_CHARACTERS_MAX: Final = 100_000
 KEYS_CHARACTERS_MAX: Final = 8_000
 
-_NORMAL, _HALF, _DECIDED, _DELAYED = range(4)
-"""The kinds of messages, as numbered in Java's enum."""
 _SUCCESS, _EXCEPTION, _FAILED = 0, 2, 4
 """The results of a handler, as numbered in Java's enum."""
 _STATES: Final = {8: "COMMIT_MESSAGE", 12: "ROLLBACK_MESSAGE"}
-_SEPARATORS: Final = str.maketrans("", "", "\x01\x02")
 
 
 class Entry(NamedTuple):
@@ -92,15 +102,28 @@ class TraceTopic:
     ) -> None:
         """Adds an entry for a message that was stored."""
         properties = message.properties
-        kind = _NORMAL
+        kind = NORMAL
         if TRANSACTION in properties:
-            kind = _HALF
+            kind = HALF
         elif DELAY_MS in properties or DELIVER_MS in properties:
-            kind = _DELAYED
-        tags, keys = properties.get(TAGS), properties.get(KEYS)
-        about = (message.topic, message.id, tags, keys, address, body_bytes, cost_ms, kind, result.offset_id)
-        is_stored = result.status is SendStatus.STORED
-        self._put(keys, message.id, "Pub", started_ms, DEFAULT_REGION, group, *about, is_stored)
+            kind = DELAYED
+        self._put(
+            PubTrace(
+                started_ms,
+                DEFAULT_REGION,
+                group,
+                message.topic,
+                message.id,
+                properties.get(TAGS),
+                properties.get(KEYS),
+                address,
+                body_bytes,
+                cost_ms,
+                kind,
+                result.offset_id,
+                result.status is SendStatus.STORED,
+            )
+        )
 
     def processing(self, group: str, messages: Sequence[Message]) -> str:
         """Adds entries for messages that go to a handler. Returns an id to pass to `processed`."""
@@ -108,9 +131,8 @@ class TraceTopic:
         started_ms = now_ms()
         for message in self._traced(messages):
             region = message.system_properties.get(REGION, DEFAULT_REGION)
-            keys = " ".join(message.keys)
-            about = (message.id, message.reconsume_times, keys)
-            self._put(keys, message.id, "SubBefore", started_ms, region, group, request_id, *about)
+            keys, retries = " ".join(message.keys), message.reconsume_times
+            self._put(SubBeforeTrace(started_ms, region, group, request_id, message.id, retries, keys))
         return request_id
 
     def processed(
@@ -129,16 +151,31 @@ class TraceTopic:
             how = _FAILED if isinstance(error, (Retry, Reject)) else _EXCEPTION
         for message in self._traced(messages):
             keys = " ".join(message.keys)
-            about = (message.id, cost_ms, error is None, keys, how, ended_ms, group)
-            self._put(keys, message.id, "SubAfter", request_id, *about)
+            is_success = error is None
+            self._put(SubAfterTrace(request_id, message.id, cost_ms, is_success, keys, how, ended_ms, group))
 
     def ended_transaction(self, command: EndTransaction, address: str, properties: Mapping[str, str]) -> None:
         """Adds an entry for the end of a transaction, which was sent to that address."""
-        keys = properties.get(KEYS)
-        state = _STATES.get(command.commit_or_rollback, "UNKNOW")
-        about = (command.producer_group, command.topic, command.msg_id, properties.get(TAGS), keys, address)
-        end = (_DECIDED, command.transaction_id, state, command.from_transaction_check)
-        self._put(keys, command.msg_id, "EndTransaction", now_ms(), DEFAULT_REGION, *about, *end)
+        self._put(
+            EndTransactionTrace(
+                now_ms(),
+                DEFAULT_REGION,
+                command.producer_group,
+                command.topic,
+                command.msg_id,
+                properties.get(TAGS),
+                properties.get(KEYS),
+                address,
+                DECIDED,
+                command.transaction_id,
+                _STATES.get(command.commit_or_rollback, "UNKNOW"),
+                command.from_transaction_check,
+            )
+        )
+
+    def recalled(self, group: str, topic: str, message_id: str) -> None:
+        """Adds an entry for a delayed message that was cancelled."""
+        self._put(RecallTrace(now_ms(), DEFAULT_REGION, group, topic, message_id, True))
 
     def _traced(self, messages: Iterable[Message]) -> Iterable[Message]:
         """Leaves out messages whose broker wants no trace, and trace messages, which would never end."""
@@ -148,12 +185,13 @@ class TraceTopic:
             if message.topic != self.name and message.system_properties.get(TRACE_ON) != "false"
         )
 
-    def _put(self, keys: str | None, message_id: str, *fields: object) -> None:
+    def _put(self, entry: TraceEntry) -> None:
         if len(self._waiting) >= ENTRIES_MAX:
             self._drop(1)
             return
-        words = (message_id, *(keys or "").split())
-        self._waiting.append(Entry(_line(fields), tuple(word.translate(_SEPARATORS) for word in words)))
+        keys = None if isinstance(entry, RecallTrace) else entry.keys
+        words = (entry.id, *(keys or "").split())
+        self._waiting.append(Entry(encode(entry), tuple(map(without_separators, words))))
 
     # Sending
 
@@ -216,16 +254,3 @@ class TraceTopic:
         if count:
             self.dropped += count
             self._session.telemetry.trace_dropped(count)
-
-
-def _line(fields: Iterable[object]) -> str:
-    return "\x01".join(_text(field) for field in fields) + "\x02"
-
-
-def _text(field: object) -> str:
-    if field is None or field == "":
-        # An empty field at the end of a line would be lost.
-        return "null"
-    if isinstance(field, bool):
-        return "true" if field else "false"
-    return str(field).translate(_SEPARATORS)

@@ -134,6 +134,15 @@ def test_a_transaction_that_has_ended(decision: int, state: str) -> None:
     ]
 
 
+def test_a_delayed_message_that_was_recalled() -> None:
+    topic = Kept()
+    topic.recalled("g", "t", "ID")
+    send_all(topic)
+    ((kind, _, *fields),) = topic.lines
+    assert [kind, *fields] == ["Recall", "DefaultRegion", "g", "t", "ID", "true"]
+    assert topic.messages[0].properties["KEYS"] == "ID"
+
+
 def test_separators_in_a_field_do_no_harm() -> None:
     topic = Kept()
     topic.processing("g\x01\x02", [Message("t", b"", id="1\x022", keys=("a\x01b",))])

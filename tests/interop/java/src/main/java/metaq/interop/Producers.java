@@ -77,8 +77,12 @@ final class Producers {
     }
 
     private static Object start(JsonObject request) throws Exception {
-        DefaultMQProducer producer =
-            Clients.configure(new DefaultMQProducer(request.get("group").getAsString()), request);
+        String group = request.get("group").getAsString();
+        DefaultMQProducer producer = Clients.configure(
+            Clients.flag(request, "trace", false)
+                ? new DefaultMQProducer(group, true, null)
+                : new DefaultMQProducer(group),
+            request);
         producer.setSendMsgTimeout(Clients.number(request, "timeout_ms", 10000));
         producer.setRetryTimesWhenSendFailed(Clients.number(request, "retries", 2));
         producer.setRetryTimesWhenSendAsyncFailed(Clients.number(request, "retries", 2));

@@ -30,8 +30,12 @@ final class PushConsumers {
     }
 
     private static Object start(JsonObject request) throws Exception {
-        DefaultMQPushConsumer consumer =
-            Clients.configure(new DefaultMQPushConsumer(request.get("group").getAsString()), request);
+        String group = request.get("group").getAsString();
+        DefaultMQPushConsumer consumer = Clients.configure(
+            Clients.flag(request, "trace", false)
+                ? new DefaultMQPushConsumer(group, true, null)
+                : new DefaultMQPushConsumer(group),
+            request);
         consumer.setConsumeFromWhere(
             ConsumeFromWhere.valueOf("CONSUME_FROM_" + Clients.text(request, "from", "FIRST_OFFSET")));
         if (request.has("from_time")) {

@@ -21,8 +21,12 @@ final class TransactionProducers {
     }
 
     private static Object start(JsonObject request) throws Exception {
-        TransactionMQProducer producer =
-            Clients.configure(new TransactionMQProducer(request.get("group").getAsString()), request);
+        String group = request.get("group").getAsString();
+        TransactionMQProducer producer = Clients.configure(
+            Clients.flag(request, "trace", false)
+                ? new TransactionMQProducer(null, group, null, true, null)
+                : new TransactionMQProducer(group),
+            request);
         producer.setSendMsgTimeout(Clients.number(request, "timeout_ms", 10000));
         producer.setTransactionListener(listener(request.get("handle").getAsString()));
         producer.start();
