@@ -15,7 +15,8 @@ from tests.integration.admin.test_contract import BROKER, filled, fresh
 from tests.support.waiting import wait_until
 
 
-def test_the_figures_of_all_topics(cluster: Served, admin: Admin) -> None:
+def test_the_figures_of_all_topics(cluster: Served, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaq.admin.topic_figures.PAGE_MAX", 5)
     topic = filled(cluster, admin, queues=2, messages=3)
     seen: list[int] = []
     found = admin.topics.figures(lambda name: name.name == topic, advance=seen.append)

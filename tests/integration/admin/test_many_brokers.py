@@ -154,6 +154,12 @@ def test_large_tables_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 groups = [group.name for group in (await admin.groups.list()).groups]
                 assert len(groups) == len(set(groups))
                 assert {f"g{number}" for number in range(30)} <= set(groups)
+                monkeypatch.setattr("metaq.broker.requests.figures.PAGE_MAX", 7)
+                seen: list[int] = []
+                figures = [group.name for group in (await admin.groups.figures(advance=seen.append)).groups]
+                assert (figures, max(seen)) == (groups, 7)
+                topics = [topic.name for topic in (await admin.topics.figures()).topics]
+                assert topics == [topic.name for topic in await admin.topics.list()]
 
     run(scenario)
 
