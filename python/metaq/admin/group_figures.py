@@ -23,7 +23,7 @@ ALL_GROUPS_TIMEOUT_S: Final = 60.0
 
 @dataclass(slots=True)
 class _Backlog:
-    """What an Apache broker says of all groups in one answer."""
+    """The progress of one group, from the answer of an Apache broker on all groups."""
 
     lag: int = 0
     out_per_second: float = 0.0

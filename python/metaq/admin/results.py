@@ -101,7 +101,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """What a topic holds and how much it is used, on all its brokers together."""
+    """The messages and the traffic of a topic, on all its brokers together."""
 
     name: str
     kind: TopicKind
@@ -245,7 +245,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class RunningMember:
-    """What a client of a group says of itself."""
+    """The report of a client of a group on itself."""
 
     client_id: str
     queues: tuple[Queue, ...] = ()
@@ -271,7 +271,7 @@ class SubscriptionConflict:
 
 @dataclass(frozen=True, slots=True)
 class RunningMembers:
-    """What the clients of a group say of themselves."""
+    """The reports of all clients of a group."""
 
     group: str
     members: tuple[RunningMember, ...]

@@ -1,4 +1,4 @@
-"""What the clients of a group say of themselves. A broker passes the question on to each of them."""
+"""Asks the clients of a group for reports on themselves. A broker passes the question on to each of them."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def list_groups(
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """List groups with their lag, members and rate; the group that is furthest behind comes first."""
+    """List groups with lag, members and rate, the worst first."""
     from metaq.cli.connection import connect, report_failures
     from metaq.cli.consumer_tables import LIST_COLUMNS, list_row, worst_first
     from metaq.cli.output import note, print_rows
@@ -78,7 +78,7 @@ def show(
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """Show the members of a group, their queues and subscriptions, its progress, settings and limits."""
+    """Show members, subscriptions, progress and limits of a group."""
     from metaq.cli.connection import connect, report_failures
     from metaq.cli.consumer_tables import print_group
 
@@ -90,7 +90,7 @@ def show(
 
 Retries = Annotated[
     int | None,
-    typer.Option(help="Deliveries after failures before a message is a dead letter.", min=-1),
+    typer.Option(help="Deliveries after failures before a message is a dead letter.", min=0),
 ]
 RetryQueues = Annotated[int | None, typer.Option(help="Queues of its retry topic.", min=1, max=1024)]
 Enabled = Annotated[
@@ -171,7 +171,7 @@ def update(
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """Change the settings of a group on every broker that has it; the rest stays."""
+    """Change settings of a group; the others stay as they are."""
     from metaq.cli.attributes import changed_attributes
     from metaq.cli.connection import connect
     from metaq.cli.consumer_tables import print_settings
@@ -319,9 +319,10 @@ def limit(
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """Limit what each broker gives to all consumers of a group together, or show the limits.
+    """Limit the rate of a group, or show the limits.
 
-    A group that does not exist yet is created when you set a limit.
+    A limit counts on each broker, for all consumers of the group together. A group that does not exist yet is
+    created when you set a limit.
     """
     from metaq.cli.connection import connect
     from metaq.cli.limits import byte_rate, message_rate, print_limits
@@ -351,7 +352,7 @@ def delete(
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """Delete a group from every broker, with its committed offsets."""
+    """Delete a group and its committed offsets."""
     from metaq.cli.connection import connect
     from metaq.cli.output import print_one
 

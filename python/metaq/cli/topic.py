@@ -119,7 +119,7 @@ def list_topics(
 
 @app.command()
 def show(topic: ExistingTopic, namesrv: NameServers = None, output: Output = Format.table) -> None:
-    """Show the settings of a topic, its queues, its rates and the groups that consume it."""
+    """Show the settings, queues, rates and groups of a topic."""
     from metaq.cli.connection import connect, report_failures
     from metaq.cli.topic_tables import print_topic
 
@@ -168,7 +168,7 @@ def update(
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """Change the settings of a topic on every broker that has it; the rest stays.
+    """Change settings of a topic; the others stay as they are.
 
     Messages in removed queues are no longer delivered. To keep them, lower --write-queues first, and --queues
     when consumers have read the other queues.
@@ -258,7 +258,7 @@ def limit(
 def delete(
     topic: ExistingTopic, yes: Yes = False, namesrv: NameServers = None, output: Output = Format.table
 ) -> None:
-    """Delete a topic from every broker, with the offsets of its consumers."""
+    """Delete a topic and the offsets of its groups."""
     from metaq.cli.connection import connect
     from metaq.cli.output import print_one
 

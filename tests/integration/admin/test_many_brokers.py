@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,12 @@ def test_a_broker_that_is_away_is_an_error_or_a_failure(tmp_path: Path) -> None:
                 groups = await admin.groups.list()
                 assert {group.name for group in groups.groups} >= {"TOOLS_CONSUMER"}
                 assert [failure.broker for failure in groups.failures] == ["broker-b"]
+                topics = await admin.topics.figures()
+                assert "TBW102" in {topic.name for topic in topics.topics}
+                assert [failure.broker for failure in topics.failures] == ["broker-b"]
+                figures = await admin.groups.figures()
+                assert {group.name for group in figures.groups} == {group.name for group in groups.groups}
+                assert [failure.broker for failure in figures.failures] == ["broker-b"]
                 progress = await admin.groups.progress("g")
                 assert (progress.queues, [f.broker for f in progress.failures]) == ((), ["broker-b"])
                 with pytest.raises(Unreachable):
@@ -90,28 +97,66 @@ def test_a_timeline_names_the_broker_that_is_away(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_showing_one_group_does_not_download_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Counter[str] = Counter()
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the requests of clients, by the name of the command."""
+    counts: Counter[str] = Counter()
     call = Connections.call
 
     async def counted(
         self: Connections, address: str, command: Command, *arguments: object, **keywords: object
     ) -> object:
-        asked[type(command).__name__] += 1
+        counts[type(command).__name__] += 1
         return await call(self, address, command, *arguments, **keywords)  # type: ignore[arg-type]
 
+    monkeypatch.setattr(Connections, "call", counted)
+    return counts
+
+
+def test_showing_one_group_does_not_download_all(tmp_path: Path, asked: Counter[str]) -> None:
     async def scenario() -> None:
         async with started_nameserver() as nameserver:
             address = nameserver.address
             async with started_broker(broker_options(tmp_path, address)), aio.Admin(address) as admin:
                 await asyncio.gather(*(admin.groups.create(f"g{number}") for number in range(30)))
-                monkeypatch.setattr(Connections, "call", counted)
+                asked.clear()
                 await admin.groups.show("g7")
                 assert asked["GetAllSubscriptionGroupConfig"] == 0
                 assert asked["GetSubscriptionGroupConfig"] == 1
                 assert asked.total() <= 8, asked
                 groups = {group.name for group in (await admin.groups.list()).groups}
                 assert {f"g{number}" for number in range(30)} <= groups
+
+    run(scenario)
+
+
+def test_figures_of_two_brokers_are_added_up_with_a_request_for_each(
+    tmp_path: Path, asked: Counter[str]
+) -> None:
+    async def scenario() -> None:
+        async with started_nameserver() as nameserver:
+            address = nameserver.address
+            options = [broker_options(tmp_path / name, address) for name in ("broker-a", "broker-b")]
+            options[1] = replace(options[1], broker=replace(options[1].broker, name="broker-b"))
+            async with (
+                started_broker(options[0]) as first,
+                started_broker(options[1]) as second,
+                aio.Admin(address) as admin,
+            ):
+                await admin.topics.create("orders", queues=2)
+                await admin.groups.create("billing")
+                await send(first.address, "orders", "m0", "m1")
+                await send(second.address, "orders", "m2")
+                queues = (await admin.topics.route("orders")).readable
+                await admin.offsets.commit("billing", dict.fromkeys(queues, 0))
+                asked.clear()
+                [orders] = (await admin.topics.figures(lambda topic: topic.name == "orders")).topics
+                assert (orders.brokers, orders.write_queues) == (("broker-a", "broker-b"), 4)
+                assert orders.messages == 3
+                [billing] = (await admin.groups.figures(lambda group: group.name == "billing")).groups
+                assert (billing.brokers, billing.lag) == (("broker-a", "broker-b"), 3)
+                assert (asked["GetTopicFigures"], asked["GetGroupFigures"]) == (2, 2)
+                assert asked.total() <= 8, asked
 
     run(scenario)
 
@@ -127,6 +172,12 @@ def test_large_tables_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 groups = [group.name for group in (await admin.groups.list()).groups]
                 assert len(groups) == len(set(groups))
                 assert {f"g{number}" for number in range(30)} <= set(groups)
+                monkeypatch.setattr("metaq.broker.requests.figures.PAGE_MAX", 7)
+                seen: list[int] = []
+                figures = [group.name for group in (await admin.groups.figures(advance=seen.append)).groups]
+                assert (figures, max(seen)) == (groups, 7)
+                topics = [topic.name for topic in (await admin.topics.figures()).topics]
+                assert topics == [topic.name for topic in await admin.topics.list()]
 
     run(scenario)
 

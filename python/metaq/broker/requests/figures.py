@@ -39,15 +39,16 @@ class Figures:
 
     @handles(GetTopicFigures)
     async def get_topic_figures(self, command: GetTopicFigures, request: Request) -> Response:
-        configs = self._parts.topics.table().topic_config_table
+        # A copy, because the table changes on the event loop.
+        configs = dict(self._parts.topics.table().topic_config_table)
         if command.topic is not None and command.topic not in configs:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic {command.topic[:128]} does not exist on this broker"
             )
-        names, is_last = _page(configs, command.topic, command.after, command.count)
-        wanted = [configs[name] for name in names]
 
         def look_up() -> TopicLines:
+            names, is_last = _page(configs, command.topic, command.after, command.count)
+            wanted = [configs[name] for name in names]
             rates = self._parts.statistics.rates()
             lines = _bounded(wanted, lambda config: self._topic(config, rates))
             return TopicLines(topics=lines, is_last=is_last and len(lines) == len(wanted))
@@ -90,7 +91,10 @@ class Figures:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"group {command.group[:128]} does not exist on this broker",
             )
-        names, is_last = _page(known, command.group, command.after, command.count)
+        look_ups = self._parts.pools.look_ups
+        names, is_last = await look_ups.run(
+            request.connection, lambda: _page(known, command.group, command.after, command.count)
+        )
         # Clients change on the event loop, so they are read here and not on the thread.
         wanted = [self._live(name) for name in names]
 
@@ -99,8 +103,7 @@ class Figures:
             lines = _bounded(wanted, lambda asked: self._progress(*asked, rates))
             return GroupLines(groups=lines, is_last=is_last and len(lines) == len(wanted))
 
-        lines = await self._parts.pools.look_ups.run(request.connection, look_up)
-        return Response(body=lines.encode())
+        return Response(body=(await look_ups.run(request.connection, look_up)).encode())
 
     def _live(self, name: str) -> tuple[GroupLine, frozenset[str]]:
         """The group with the number of its members, and the topics that they subscribe to."""

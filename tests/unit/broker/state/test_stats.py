@@ -149,3 +149,20 @@ def test_what_is_not_kept_is_named(watch: Watch, request_with: Any) -> None:
         with pytest.raises(Refused, match=why):
             asked = ViewBrokerStatsData(stats_name=name, stats_key=key)
             watch.statistics.view_broker_stats_data(asked, request_with())
+
+
+def test_the_rates_of_all_topics_and_groups(watch: Watch) -> None:
+    assert watch.statistics.rates() is None, "one sample has no rate"
+    watch.plane.committed = {"orders@billing": {0: 0}, "orders@audit": {0: 0}}
+    watch.pass_time(10)
+    watch.store.ends = {"orders": {0: 30, 1: 30}}
+    watch.plane.committed = {"orders@billing": {0: 20}, "orders@audit": {0: 10}}
+    watch.pass_time(10)
+    rates = watch.statistics.rates()
+    assert rates is not None
+    assert rates.topic_in == {"orders": 6.0}
+    assert rates.pair_out == {"orders@billing": 2.0, "orders@audit": 1.0}
+    assert rates.topic_out == {"orders": 3.0}
+    assert watch.statistics.rates() is rates, "computed once per sample"
+    watch.pass_time(10)
+    assert watch.statistics.rates() is not rates
