@@ -1,11 +1,11 @@
 """The administration client: what an operator asks of a cluster and changes in it.
 
 `Admin` is for plain code and `metaq.admin.aio.Admin` for asyncio. Both have the same parts: `topics`,
-`groups`, `offsets`, `messages`, `dead_letters` and `brokers`. Each part is a file of that name on asyncio;
-`sync.py` is the plain face over them. `broker_groups.py`, which only commands use so far, looks at groups of
+`groups`, `offsets`, `messages`, `dead_letters`, `brokers` and `health`. Each part is a file of that name on
+asyncio; `sync.py` is the plain face over them. `broker_groups.py`, which only commands use so far, looks at groups of
 brokers and orders switches. They send their requests through `calls.py`, which finds brokers, asks
 many at once and tries again. `results.py` has everything that is returned, `positions.py` the four kinds of
-positions.
+positions. `health.py` collects the state of a cluster, `findings.py` and `consumption_findings.py` judge it.
 
 The command line, the Spark source and the pipelines use it. It works on MetaQ's brokers and on Apache's, and
 imports nothing of the servers, because Spark's processes load it. Its public surface is `__all__` here; a
@@ -21,12 +21,17 @@ from metaq.admin.results import (
     BrokerConfiguration,
     BrokerFailure,
     BrokerFigures,
+    BrokerHealth,
+    Client,
+    Clients,
     Cluster,
     DeadLetter,
+    Finding,
     Group,
     GroupName,
     Groups,
     GroupSettings,
+    Health,
     Limits,
     Member,
     Members,
@@ -56,12 +61,17 @@ __all__ = [
     "BrokerConfiguration",
     "BrokerFailure",
     "BrokerFigures",
+    "BrokerHealth",
+    "Client",
+    "Clients",
     "Cluster",
     "DeadLetter",
+    "Finding",
     "Group",
     "GroupName",
     "GroupSettings",
     "Groups",
+    "Health",
     "Limits",
     "Member",
     "Members",

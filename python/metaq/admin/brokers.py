@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from metaq.admin.calls import Calls, in_parallel
-from metaq.admin.results import Broker, BrokerConfiguration, BrokerFigures, BrokerKind, Cluster, NameServer
+from metaq.admin.clients import clients_of, joined
+from metaq.admin.results import (
+    Broker,
+    BrokerConfiguration,
+    BrokerFigures,
+    BrokerKind,
+    Clients,
+    Cluster,
+    NameServer,
+)
 from metaq.admin.versions import described_version
 from metaq.errors import MetaqError, UsageError
 from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
@@ -36,6 +45,17 @@ class Brokers:
                 for address, error in errors.items()
             ),
             tuple(brokers[broker] for broker in registered),
+        )
+
+    async def clients(self, broker: str | None = None) -> Clients:
+        """Lists the producers and consumers that are connected to a broker, or to all. Raises NoRoute for a
+        name that is not known."""
+        brokers = [broker] if broker is not None else await self._calls.masters()
+        found, failures = await self._calls.from_each(brokers, lambda name: clients_of(self._calls, name))
+        return Clients(
+            joined(client for name in sorted(found) for client in found[name].clients),
+            tuple(note for name in sorted(found) for note in found[name].notes),
+            failures,
         )
 
     async def configuration(self, broker: str) -> BrokerConfiguration:

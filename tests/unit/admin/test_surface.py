@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from metaq import admin
-from metaq.admin import aio, brokers, dead_letters, groups, messages, offsets, results, sync, topics
+from metaq.admin import aio, brokers, dead_letters, groups, health, messages, offsets, results, sync, topics
 from metaq.client.session.routes import Queue
 
 PAIRS = [
@@ -21,13 +21,15 @@ PAIRS = [
     (sync.Messages, messages.Messages),
     (sync.DeadLetters, dead_letters.DeadLetters),
     (sync.Brokers, brokers.Brokers),
+    (sync.HealthChecks, health.HealthChecks),
 ]
 
 
 def test_the_surface_is_pinned() -> None:
     assert admin.__all__ == [
         *("READ", "WRITE", "Admin", "Bounds", "Broker", "BrokerConfiguration", "BrokerFailure"),
-        *("BrokerFigures", "Cluster", "DeadLetter", "Group", "GroupName", "GroupSettings", "Groups"),
+        *("BrokerFigures", "BrokerHealth", "Client", "Clients", "Cluster", "DeadLetter", "Finding"),
+        *("Group", "GroupName", "GroupSettings", "Groups", "Health"),
         *("Limits", "Member", "Members", "NameServer", "Position", "Progress", "QueuePart"),
         *("QueueProgress", "QueueReset", "QueueState", "Rate", "Reset", "RouteBroker", "Subscription"),
         *("Topic", "TopicName", "TopicRoute", "TopicSettings", "aio", "parse_position"),
@@ -54,7 +56,7 @@ def test_the_parts_of_both_faces_are_the_same() -> None:
     with admin.Admin() as plain:
         parts = {name for name in vars(plain) if not name.startswith("_")}
     assert parts == {name for name in vars(aio.Admin()) if not name.startswith("_")}
-    assert parts == {"topics", "offsets", "groups", "messages", "dead_letters", "brokers"}
+    assert parts == {"topics", "offsets", "groups", "messages", "dead_letters", "brokers", "health"}
 
 
 def test_results_are_frozen_and_public() -> None:
