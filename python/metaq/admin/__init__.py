@@ -2,10 +2,14 @@
 
 `Admin` is for plain code and `metaq.admin.aio.Admin` for asyncio. Both have the same parts: `topics`,
 `groups`, `offsets`, `messages`, `dead_letters`, `brokers` and `health`. Each part is a file of that name on
-asyncio; `sync.py` is the plain face over them. `broker_groups.py`, which only commands use so far, looks at groups of
-brokers and orders switches. They send their requests through `calls.py`, which finds brokers, asks
-many at once and tries again. `results.py` has everything that is returned, `positions.py` the four kinds of
-positions. `health.py` collects the state of a cluster, `findings.py` and `consumption_findings.py` judge it.
+asyncio; `sync.py` is the plain face over them. They send their requests through `calls.py`, which finds
+brokers, asks many at once and tries again. `results.py` has everything that is returned, `positions.py` the
+four kinds of positions.
+
+`broker_groups.py`, which only commands use so far, looks at groups of brokers and orders switches.
+`health.py` collects the state of a cluster, with `apache_report.py` for Apache's brokers; `findings.py` and
+`consumption_findings.py` judge it. `support_documents.py` writes it down for a support bundle, and
+`redaction.py` removes secrets.
 
 The command line, the Spark source and the pipelines use it. It works on MetaQ's brokers and on Apache's, and
 imports nothing of the servers, because Spark's processes load it. Its public surface is `__all__` here; a

@@ -17,7 +17,12 @@ from metaq.admin.results import (
 )
 from metaq.admin.versions import described_version
 from metaq.errors import MetaqError, UsageError
-from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
+from metaq.protocol.admin import (
+    CHANGEABLE_SETTINGS,
+    GetBrokerConfig,
+    GetBrokerRuntimeInfo,
+    UpdateBrokerConfig,
+)
 from metaq.protocol.bodies import KVTable
 from metaq.protocol.routes import GetBrokerClusterInfo
 
@@ -67,6 +72,11 @@ class Brokers:
             if equals and not line.startswith("#"):
                 values[name.strip()] = value.strip()
         return BrokerConfiguration(broker, values)
+
+    async def changeable_settings(self, broker: str) -> frozenset[str] | None:
+        """Returns the settings that `configure` can change; None if the broker is not one of MetaQ's, because
+        no other broker says. Raises NoRoute for a name that is not known."""
+        return frozenset(CHANGEABLE_SETTINGS) if await self._calls.is_metaq(broker) else None
 
     async def configure(self, broker: str, values: Mapping[str, str]) -> BrokerConfiguration:
         """Changes settings of a running broker and returns all of them. Raises Refused, naming the settings

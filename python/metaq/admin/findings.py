@@ -9,6 +9,7 @@ from typing import Final
 from metaq.admin.consumption_findings import of_consumption
 from metaq.admin.health_state import BrokerState, ClusterState
 from metaq.admin.results import Finding, Severity
+from metaq.protocol.bodies import READ, WRITE
 from metaq.protocol.replication import GroupStatus, NodeStatus
 from metaq.remoting import split_address
 
@@ -48,8 +49,14 @@ def summarize(findings: tuple[Finding, ...], brokers: int) -> str:
 
 def _first(texts: list[str]) -> str:
     more = len(texts) - 2
-    shown = "; ".join(text.removesuffix(".") for text in texts[:2])
+    shown = "; ".join(_inside(text) for text in texts[:2])
     return f"{shown}; and {more} more." if more > 0 else f"{shown}."
+
+
+def _inside(text: str) -> str:
+    """A sentence within a sentence. Names keep their capitals."""
+    starts = text.partition(" ")[0] in ("The", "In", "No", "On")
+    return (text[0].lower() + text[1:] if starts else text).removesuffix(".")
 
 
 def _of_name_servers(state: ClusterState) -> Iterator[Finding]:
@@ -73,18 +80,20 @@ def _of_name_servers(state: ClusterState) -> Iterator[Finding]:
 
 
 def _reason(error: str | None) -> str:
+    if "Connect call failed" in (error or ""):
+        return "it refuses the connection"
     return (error or "unknown").split("; ")[0].removesuffix(".")
 
 
 def _of_reachability(state: ClusterState) -> Iterator[Finding]:
     answered = [server for server in state.name_servers if server.error is None]
-    if answered and not state.brokers:
+    if not state.brokers and (answered or not state.name_servers):
         yield Finding(
             "critical",
             "no-brokers",
-            answered[0].address,
+            answered[0].address if answered else "register",
             "No broker is registered, so clients can neither send nor receive.",
-            f"metaq broker --namesrv {answered[0].address}",
+            f"metaq broker --namesrv {answered[0].address}" if answered else "metaq broker",
         )
     replicated = {node.address for group in state.groups if _is_replicated(group) for node in group.nodes}
     with_master = {broker.name for broker in state.brokers if broker.is_master}
@@ -164,7 +173,7 @@ def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Find
         f"node-{node.state.replace(' ', '-')}",
         f"{group.name}/{node.id}",
         f"In {group.name}, {who} {_WORDS[node.state]}{where}{lag}.",
-        f"metaq broker --name {group.name} --set broker_id={node.id}"
+        f"metaq broker --name {group.name} --set id={node.id}"
         if node.state == "gone"
         else "metaq cluster status --wait-healthy",
         None if node.lag_ms is None else now_ms - node.lag_ms,
@@ -216,6 +225,10 @@ def _of_counters(broker: BrokerState) -> Iterator[Finding]:
     report = broker.report
     assert report is not None
     since_ms = broker.figures.started_ms if broker.figures is not None else None
+    if broker.is_master and report.permission is not None and not report.permission & WRITE:
+        text = f"{broker.label} takes no messages, because its permission is {report.permission}."
+        command = f"metaq cluster config set {broker.name} brokerPermission={READ | WRITE}"
+        yield Finding("critical", "not-permitted", broker.name, text, command)
     if report.damaged_records:
         text = f"{broker.label} found {report.damaged_records:,} damaged records in its store."
         yield Finding(

@@ -399,6 +399,11 @@ class Brokers:
         """Returns the settings that a broker runs with. Raises NoRoute for a name that is not known."""
         return self._portal.run(self._work.configuration, broker)
 
+    def changeable_settings(self, broker: str) -> frozenset[str] | None:
+        """Returns the settings that `configure` can change; None if the broker is not one of MetaQ's, because
+        no other broker says. Raises NoRoute for a name that is not known."""
+        return self._portal.run(self._work.changeable_settings, broker)
+
     def configure(self, broker: str, values: Mapping[str, str]) -> BrokerConfiguration:
         """Changes settings of a running broker and returns all of them. Raises Refused, naming the settings
         that can be changed. A MetaQ broker forgets the changes when it stops."""

@@ -82,7 +82,12 @@ class Master:
         self.handlers.add(
             HealthRequests(
                 HealthParts(
-                    node, self.plane, self.state, lambda: self.registration.registered, is_master=True
+                    node,
+                    self.plane,
+                    self.state,
+                    lambda: self.registration.registered,
+                    lambda: self.admin.permission,
+                    is_master=True,
                 )
             )
         )

@@ -128,7 +128,12 @@ class Replica:
         handlers.add(
             HealthRequests(
                 HealthParts(
-                    node, self.plane, self.state, lambda: self.registration.registered, is_master=False
+                    node,
+                    self.plane,
+                    self.state,
+                    lambda: self.registration.registered,
+                    lambda: self.admin.permission,
+                    is_master=False,
                 )
             )
         )

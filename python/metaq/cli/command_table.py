@@ -47,6 +47,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Operate a cluster": {
         "cluster": Entry("cluster", "Show the state of a cluster, and choose masters."),
+        "doctor": Entry("doctor", "Find what is wrong, and the commands that mend it.", "doctor"),
         "config": Entry("config", "Show the configuration, or hand a store back to RocketMQ."),
     },
     "Data": {

@@ -71,6 +71,8 @@ class BrokerReport(msgspec.Struct, frozen=True):
     """The address of /metrics and /readyz; None if they are switched off."""
     retention_ms: _Count | None = None
     """Messages older than this are deleted."""
+    permission: _Count | None = None
+    """The sum of the permissions to read (4) and to write (2)."""
     damaged_records: _Count = 0
     sends_over_limit: _Count = 0
     limits_waiting: _Count = 0

@@ -48,6 +48,7 @@ class HealthParts:
     state: BrokerState
     registered: Callable[[], Collection[str]]
     """Returns the name servers that have taken the registration."""
+    permission: Callable[[], int]
     is_master: bool
 
 
@@ -87,6 +88,7 @@ class HealthRequests:
             checks=tuple(self._checks()),
             metrics=node.metrics_address,
             retention_ms=int(node.options.store.file_reserved_hours) * _HOUR_MS,
+            permission=self._parts.permission(),
             damaged_records=node.store.figures().damaged_records,
             sends_over_limit=traffic.sends_over_limit,
             limits_waiting=waiting.limits_waiting,
