@@ -1,8 +1,8 @@
 """The health of a cluster, on asyncio: collects its state with a few requests to each server, and judges it.
 
 Each name server gets one request, and the first of them two. Each MetaQ broker gets three: for its figures,
-its group and its report. An
-Apache broker has no report; `apache_report.py` asks it for the same facts, with a bounded number of requests.
+its group and its report. An Apache broker has no report; `apache_report.py` asks it for the same facts, with
+a bounded number of requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a health check has collected about each broker, before it is judged."""
+"""The answers that a health check has collected, before they are judged."""
 
 from __future__ import annotations
 

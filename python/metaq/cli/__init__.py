@@ -8,8 +8,11 @@ cluster with the help of `contexts.py`, `output.py` prints tables, JSON and CSV,
 for people, `progress.py` shows how far long work is, `suggestions.py` knows what a person may have meant,
 and `completions.py` what a shell completes. `exits.py` turns errors into lines and exit codes.
 
-`limits.py` reads and prints limits, `group_tables.py` prints broker groups, `forced_switch.py` asks before it
-replaces a group's record, and `take_over.py` ends a move from an Apache master.
+`health_wait.py` checks the health of a cluster and `health_tables.py` prints it; `client_checks.py` checks
+this machine for `metaq doctor`. `broker_settings.py` has the commands for settings of running brokers, and
+`bundle_command.py` writes support bundles. `limits.py` reads and prints limits, `group_tables.py` prints
+broker groups, `forced_switch.py` asks before it replaces a group's record, and `take_over.py` ends a move
+from an Apache master.
 
 A command imports what it needs only when it runs, because `metaq --help` must start quickly; a test checks
 that. Tests are in tests/unit/cli and tests/integration/cli.

@@ -1,4 +1,4 @@
-"""What a broker of MetaQ reports about its health and its clients, in one answer each.
+"""The report of a MetaQ broker about its health, and the list of its clients.
 
 RocketMQ has neither request. An Apache broker is asked for the same facts piece by piece.
 """
