@@ -1,8 +1,9 @@
-"""Commands run in the test's own process, because a process for each would cost much more."""
+"""Runs commands in this process, which costs less than a process for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -14,11 +15,11 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def metaq(served: Metaq, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command against the served cluster."""
-    monkeypatch.setenv("METAQ_NAMESRV", served.nameserver)
+def metaq(served: Metaq, tmp_path: Path) -> Run:
+    """Runs a command against the shared broker, with contexts of this test alone."""
 
-    def run(*arguments: str) -> Result:
-        return CliRunner().invoke(app, list(arguments))
+    def run(*arguments: str, text: str | None = None, **environment: str) -> Result:
+        variables = {"METAQ_NAMESRV": served.nameserver, "METAQ_CONTEXTS": str(tmp_path / "contexts.toml")}
+        return CliRunner().invoke(app, arguments, input=text, env={**variables, **environment})
 
     return run
