@@ -154,6 +154,7 @@ async def _start_monitoring(config: Config, broker: Broker, stack: AsyncExitStac
     with _explained("--set metrics_listen"):
         await pages.start(*address)
     stack.push_async_callback(pages.stop)
+    broker.node.metrics_address = pages.address
     return pages.address
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import metaq
+from metaq.cli import app
 from tests.interop.clients import Clients, unique
 from tests.interop.conftest import Tail, shown
 from tests.interop.driver import Driver
@@ -147,6 +149,35 @@ def test_every_command_is_tried(mqadmin: Stage) -> None:
     known = set(re.findall(r"(?m)^   (\w+) ", printed))
     tried = {trial.command for trial in (*WORKING, *REFUSED)}
     assert known == tried | set(NOT_TRIED)
+
+
+def test_metaq_prints_the_same_facts(mqadmin: Stage) -> None:
+    def of_metaq(*arguments: str) -> Any:
+        outcome = CliRunner().invoke(app, [*arguments, "--namesrv", mqadmin.cluster.namesrv, "-o", "json"])
+        assert outcome.exit_code == 0, outcome.output
+        return json.loads(outcome.stdout)
+
+    [broker] = of_metaq("cluster", "status")["brokers"]
+    row = mqadmin.run(Trial("clusterList"))["printed"].splitlines()[1].split()
+    version = f"V{broker['version'].replace('.', '_')}"
+    assert row[:5] == [broker["cluster"], broker["name"], str(broker["id"]), broker["address"], version]
+    status = mqadmin.run(Trial("brokerStatus -b {broker}"))["printed"]
+    figures = dict(re.findall(r"(?m)^(\w+) +: (.*?) *$", status))
+    assert int(figures["bootTimestamp"]) == broker["started_ms"]
+    assert float(figures["commitLogDiskRatio"]) == pytest.approx(broker["disk_used_ratio"], abs=0.02)
+
+    settings = {row["key"]: row["value"] for row in of_metaq("config", "get", "broker-a")}
+    printed = mqadmin.run(Trial("getBrokerConfig -b {broker}"))["printed"]
+    assert dict(re.findall(r"(?m)^(\w+) += +(.*?) *$", printed)) == settings
+
+    clients = {(row["kind"], row["group"]): row for row in of_metaq("cluster", "connections")}
+    printed = mqadmin.run(Trial("consumerConnection -g {group}"))["printed"]
+    consumer = clients["consumer", mqadmin.names["group"]]
+    assert re.search(rf"{re.escape(consumer['client_id'])} +{consumer['address']} +JAVA +V5_5_0", printed)
+    assert (consumer["language"], consumer["version"]) == ("JAVA", "5.5.0")
+    printed = mqadmin.run(Trial("producer -b {broker}"))["printed"]
+    producer = clients["producer", mqadmin.names["producers"]]
+    assert mqadmin.names["producers"] in printed and producer["client_id"] in printed
 
 
 def test_exported_metadata_is_ours(mqadmin: Stage) -> None:

@@ -1,15 +1,17 @@
 """The administration client: what an operator asks of a cluster and changes in it.
 
 `Admin` is for plain code and `metaq.admin.aio.Admin` for asyncio. Both have the same parts: `topics`,
-`groups`, `offsets`, `messages`, `dead_letters`, `traces` and `brokers`. Each part is a file of that name on
-asyncio; `sync.py` is the plain face over them. They send their requests through `calls.py`, which finds
-brokers, asks many at once and tries again. `results.py` has everything that is returned, `positions.py` the
-four kinds of positions, and `kinds.py` the names of the system.
+`groups`, `offsets`, `messages`, `dead_letters`, `traces`, `brokers` and `health`. Each part is a file of that
+name on asyncio; `sync.py` is the plain face over them. They send their requests through `calls.py`, which
+finds brokers, asks many at once and tries again. `results.py` has everything that is returned, `positions.py`
+the four kinds of positions, and `kinds.py` the names of the system.
 
 `topic_figures.py` and `group_figures.py` collect what lists show, and `running_members.py` asks the clients
 of a group. `timelines.py` has the timeline of one message, `timeline_events.py` and `group_states.py` make
-it, and `otlp.py` writes it as OpenTelemetry spans. `broker_groups.py`, which only commands use so far,
-looks at groups of brokers and orders switches.
+it, and `otlp.py` writes it as OpenTelemetry spans. `health.py` collects the state of a cluster, with
+`apache_report.py` for Apache's brokers; `findings.py` and `consumption_findings.py` judge it.
+`support_documents.py` writes it down for a support bundle, and `redaction.py` removes secrets.
+`broker_groups.py`, which only commands use so far, looks at groups of brokers and orders switches.
 
 The command line, the Spark source and the pipelines use it. It works on MetaQ's brokers and on Apache's, and
 imports nothing of the servers, because Spark's processes load it. Its public surface is `__all__` here; a
@@ -26,14 +28,19 @@ from metaq.admin.results import (
     BrokerConfiguration,
     BrokerFailure,
     BrokerFigures,
+    BrokerHealth,
+    Client,
+    Clients,
     Cluster,
     DeadLetter,
+    Finding,
     Group,
     GroupFigures,
     GroupName,
     GroupOverview,
     Groups,
     GroupSettings,
+    Health,
     Limits,
     Member,
     Members,
@@ -70,15 +77,20 @@ __all__ = [
     "BrokerConfiguration",
     "BrokerFailure",
     "BrokerFigures",
+    "BrokerHealth",
+    "Client",
+    "Clients",
     "Cluster",
     "Credentials",
     "DeadLetter",
+    "Finding",
     "Group",
     "GroupFigures",
     "GroupName",
     "GroupOverview",
     "GroupSettings",
     "Groups",
+    "Health",
     "Limits",
     "Member",
     "Members",

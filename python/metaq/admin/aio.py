@@ -9,6 +9,7 @@ from metaq.admin.brokers import Brokers
 from metaq.admin.calls import Calls
 from metaq.admin.dead_letters import DeadLetters
 from metaq.admin.groups import ConsumerGroups
+from metaq.admin.health import HealthChecks
 from metaq.admin.messages import Messages
 from metaq.admin.offsets import Offsets
 from metaq.admin.topics import Topics
@@ -50,6 +51,7 @@ class Admin:
         self.dead_letters = DeadLetters(self._calls, self.offsets)
         self.traces = Traces(self._calls, self.offsets, self.topics, self.groups)
         self.brokers = Brokers(self._calls)
+        self.health = HealthChecks(self._calls)
 
     async def close(self) -> None:
         """Closes the connections. Safe to call twice."""

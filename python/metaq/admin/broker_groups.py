@@ -37,6 +37,8 @@ class Survey:
 
     groups: tuple[GroupStatus, ...]
     notes: tuple[str, ...] = ()
+    left_out: frozenset[str] = frozenset()
+    """Brokers that belong to no group, because they are not MetaQ's. A note names each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,14 @@ class BrokerGroups:
     """The broker groups of one cluster."""
 
     def __init__(
-        self, calls: Calls, cluster: str, *, register: Register | None = None, asks_nameservers: bool = True
+        self,
+        calls: Calls,
+        cluster: str | None,
+        *,
+        register: Register | None = None,
+        asks_nameservers: bool = True,
     ) -> None:
+        """Without a cluster, all brokers of the name servers count; a register needs its name."""
         self._calls = calls
         self._cluster = cluster
         self._register = register
@@ -63,24 +71,29 @@ class BrokerGroups:
 
     async def survey(self, name: str | None = None) -> Survey:
         """Returns the state of all groups, or of one. Raises RegisterUnavailable or Unreachable."""
-        registered = await read_groups(self._register, self._cluster) if self._register is not None else {}
+        registered = {}
+        if self._register is not None and self._cluster is not None:
+            registered = await read_groups(self._register, self._cluster)
         announced = await self._announced() if self._asks_nameservers else {}
         names = [found for found in sorted({*registered, *announced}) if name in (None, found)]
         places = {found: _places(registered.get(found), announced.get(found, {})) for found in names}
         answers = await in_parallel({place for each in places.values() for place in each}, self._ask)
-        groups, notes = [], []
+        groups: list[GroupStatus] = []
+        notes: list[str] = []
+        left_out: set[str] = set()
         for found in names:
             group = registered.get(found)
             notes += group.faults if group is not None else []
             own = {place: answers[place] for place in places[found]}
             if group is None and all(_is_foreign(answer) for answer in own.values()):
+                left_out.add(found)
                 notes.append(f"{found} is not a broker of MetaQ that knows its group; it is left out")
                 continue
             status = combined(
                 found, {place: answer for place, answer in own.items() if _is_about(answer, found)}, group
             )
             groups.append(status if status is not None else gone_group(found, announced.get(found, {})))
-        return Survey(tuple(groups), tuple(notes))
+        return Survey(tuple(groups), tuple(notes), frozenset(left_out))
 
     async def group(self, name: str) -> GroupStatus:
         """Returns the state of one group. Raises CommandError if there is none."""
@@ -161,7 +174,7 @@ class BrokerGroups:
         return {
             name: dict(data.broker_addrs)
             for name, data in table.items()
-            if data.cluster in ("", self._cluster)
+            if self._cluster is None or data.cluster in ("", self._cluster)
         }
 
     async def _ask(self, address: str) -> NodeAnswer:

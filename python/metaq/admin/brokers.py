@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from metaq.admin.calls import Calls, in_parallel
-from metaq.admin.results import Broker, BrokerConfiguration, BrokerFigures, BrokerKind, Cluster, NameServer
+from metaq.admin.clients import clients_of, joined
+from metaq.admin.results import (
+    Broker,
+    BrokerConfiguration,
+    BrokerFigures,
+    BrokerKind,
+    Clients,
+    Cluster,
+    NameServer,
+)
 from metaq.admin.versions import described_version
 from metaq.errors import MetaqError, UsageError
-from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
+from metaq.protocol.admin import (
+    CHANGEABLE_SETTINGS,
+    GetBrokerConfig,
+    GetBrokerRuntimeInfo,
+    UpdateBrokerConfig,
+)
 from metaq.protocol.bodies import KVTable
 from metaq.protocol.routes import GetBrokerClusterInfo
 
@@ -38,6 +52,17 @@ class Brokers:
             tuple(brokers[broker] for broker in registered),
         )
 
+    async def clients(self, broker: str | None = None) -> Clients:
+        """Lists the producers and consumers that are connected to a broker, or to all. Raises NoRoute for a
+        name that is not known."""
+        brokers = [broker] if broker is not None else await self._calls.masters()
+        found, failures = await self._calls.from_each(brokers, lambda name: clients_of(self._calls, name))
+        return Clients(
+            joined(client for name in sorted(found) for client in found[name].clients),
+            tuple(note for name in sorted(found) for note in found[name].notes),
+            failures,
+        )
+
     async def configuration(self, broker: str) -> BrokerConfiguration:
         """Returns the settings that a broker runs with. Raises NoRoute for a name that is not known."""
         reply = await self._calls.ask(broker, GetBrokerConfig())
@@ -47,6 +72,11 @@ class Brokers:
             if equals and not line.startswith("#"):
                 values[name.strip()] = value.strip()
         return BrokerConfiguration(broker, values)
+
+    async def changeable_settings(self, broker: str) -> frozenset[str] | None:
+        """Returns the settings that `configure` can change; None if the broker is not one of MetaQ's, because
+        no other broker says. Raises NoRoute for a name that is not known."""
+        return frozenset(CHANGEABLE_SETTINGS) if await self._calls.is_metaq(broker) else None
 
     async def configure(self, broker: str, values: Mapping[str, str]) -> BrokerConfiguration:
         """Changes settings of a running broker and returns all of them. Raises Refused, naming the settings

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, TypeVar
 
 from metaq.admin.results import BrokerFailure
+from metaq.client.session.mistaken_address import name_servers_of
 from metaq.client.session.routes import NameServers, Route, Routes
 from metaq.credentials import Credentials
 from metaq.errors import ClientClosed, MetaqError, NoRoute
@@ -89,6 +90,13 @@ class Calls:
             return None
 
         return await in_parallel(self.name_servers, ask)
+
+    async def name_servers_of(self, address: str, error: MetaqError) -> str | None:
+        """Returns the name servers of a broker that was taken for a name server; None if the error that it
+        answered has another reason."""
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        return await name_servers_of(self._call, address)
 
     async def brokers(self) -> ClusterInfo:
         """Returns all brokers that are registered."""

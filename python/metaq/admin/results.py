@@ -14,10 +14,13 @@ from typing import Literal
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.protocol.bodies import READ, WRITE
+from metaq.protocol.replication import GroupStatus
 
 TopicKind = Literal["normal", "retry", "dead-letter", "system"]
 GroupKind = Literal["normal", "system"]
 BrokerKind = Literal["metaq", "rocketmq"]
+ClientKind = Literal["producer", "consumer"]
+Severity = Literal["critical", "warning", "info"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,3 +451,88 @@ class BrokerFigures:
     earliest_stored_ms: int | None
     values: Mapping[str, str] = field(default_factory=dict)
     """Everything that the broker reports, under its own names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A producer or a consumer of one group that is connected now."""
+
+    kind: ClientKind
+    group: str
+    client_id: str
+    address: str
+    language: str
+    version: str
+    brokers: tuple[str, ...]
+    """The brokers that it is connected to."""
+    heartbeat_ms: int | None = None
+    """When its last heartbeat came; None if the broker does not report it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """The clients that are connected to a cluster or to one broker."""
+
+    clients: tuple[Client, ...]
+    notes: tuple[str, ...] = ()
+    """Parts that a broker cannot list."""
+    failures: tuple[BrokerFailure, ...] = ()
+
+
+# Health
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that an operator should know, and the command that mends or shows it."""
+
+    severity: Severity
+    kind: str
+    """A fixed word for programs, such as `broker-unreachable`."""
+    subject: str
+    """The name of the broker, group or name server."""
+    text: str
+    """One sentence."""
+    command: str
+    since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHealth:
+    """One broker as a health check found it; None for everything that is not known."""
+
+    name: str
+    cluster: str
+    id: int
+    role: Literal["master", "replica"]
+    address: str
+    kind: BrokerKind | None = None
+    version: str | None = None
+    """The version of RocketMQ's protocol."""
+    metaq_version: str | None = None
+    started_ms: int | None = None
+    messages_in_per_second: float | None = None
+    messages_out_per_second: float | None = None
+    disk_used_ratio: float | None = None
+    clock_skew_ms: int | None = None
+    """How far its clock is ahead of the clock here; negative if it is behind."""
+    metrics_address: str | None = None
+    error: str | None = None
+    """Why it does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The health of a cluster, which is healthy if no finding is critical. The worst finding is the first."""
+
+    summary: str
+    """One sentence."""
+    findings: tuple[Finding, ...]
+    name_servers: tuple[NameServer, ...]
+    brokers: tuple[BrokerHealth, ...]
+    groups: tuple[GroupStatus, ...]
+    """The broker groups; brokers that are not of MetaQ are in none."""
+
+    @property
+    def healthy(self) -> bool:
+        return all(finding.severity != "critical" for finding in self.findings)

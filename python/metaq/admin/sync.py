@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Self, TypeVar, cast
 
-from metaq.admin import aio, brokers, dead_letters, groups, messages, offsets, topics, traces
+from metaq.admin import aio, brokers, dead_letters, groups, health, messages, offsets, topics, traces
 from metaq.admin.dead_letters import RATE
 from metaq.admin.limits import Rate
 from metaq.admin.messages import LIMIT
@@ -17,6 +17,7 @@ from metaq.admin.results import (
     Bounds,
     BrokerConfiguration,
     BrokerFigures,
+    Clients,
     Cluster,
     DeadLetter,
     Group,
@@ -24,6 +25,7 @@ from metaq.admin.results import (
     GroupOverview,
     Groups,
     GroupSettings,
+    Health,
     Limits,
     Members,
     Progress,
@@ -464,9 +466,19 @@ class Brokers:
         """Returns all name servers and brokers. One that does not answer has an `error`."""
         return self._portal.run(self._work.cluster)
 
+    def clients(self, broker: str | None = None) -> Clients:
+        """Lists the producers and consumers that are connected to a broker, or to all. Raises NoRoute for a
+        name that is not known."""
+        return self._portal.run(self._work.clients, broker)
+
     def configuration(self, broker: str) -> BrokerConfiguration:
         """Returns the settings that a broker runs with. Raises NoRoute for a name that is not known."""
         return self._portal.run(self._work.configuration, broker)
+
+    def changeable_settings(self, broker: str) -> frozenset[str] | None:
+        """Returns the settings that `configure` can change; None if the broker is not one of MetaQ's, because
+        no other broker says. Raises NoRoute for a name that is not known."""
+        return self._portal.run(self._work.changeable_settings, broker)
 
     def configure(self, broker: str, values: Mapping[str, str]) -> BrokerConfiguration:
         """Changes settings of a running broker and returns all of them. Raises Refused, naming the settings
@@ -476,6 +488,27 @@ class Brokers:
     def figures(self, broker: str) -> BrokerFigures:
         """Returns what a broker measures of itself. Raises NoRoute for a name that is not known."""
         return self._portal.run(self._work.figures, broker)
+
+
+class HealthChecks:
+    """Judges the health of a cluster."""
+
+    def __init__(self, portal: Portal, work: health.HealthChecks) -> None:
+        self._portal = portal
+        self._work = work
+
+    def check(
+        self, *, cluster: str | None = None, register: str | None = None, ask_name_servers: bool = True
+    ) -> Health:
+        """Returns the health of one cluster or of all. A server that does not answer is a finding, never an
+        error.
+
+        With the address of a register, such as `etcd://host:2379`, the records of its broker groups count,
+        and name servers need not be asked. Raises RegisterUnavailable, and ConfigError for a bad address.
+        """
+        return self._portal.run(
+            self._work.check, cluster=cluster, register=register, ask_name_servers=ask_name_servers
+        )
 
 
 class Admin:
@@ -512,6 +545,7 @@ class Admin:
         self.dead_letters = DeadLetters(self._portal, self._admin.dead_letters)
         self.traces = Traces(self._portal, self._admin.traces)
         self.brokers = Brokers(self._portal, self._admin.brokers)
+        self.health = HealthChecks(self._portal, self._admin.health)
 
     def close(self) -> None:
         """Closes the connections. Safe to call twice."""

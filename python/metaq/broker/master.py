@@ -21,6 +21,7 @@ from metaq.broker.node import NO_ROLE, Node
 from metaq.broker.replication.apache_slaves import ApacheSlaves
 from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
+from metaq.broker.requests.health import HealthParts, HealthRequests
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
 from metaq.broker.state.recall_key import load_recall_key
@@ -77,6 +78,18 @@ class Master:
             self.state.topics,
             lambda: self.admin.permission,
             None if self.apache_slaves is None else self.apache_slaves.port,
+        )
+        self.handlers.add(
+            HealthRequests(
+                HealthParts(
+                    node,
+                    self.plane,
+                    self.state,
+                    lambda: self.registration.registered,
+                    lambda: self.admin.permission,
+                    is_master=True,
+                )
+            )
         )
         self.housekeeping = Housekeeping(node, self.state, self.transactions)
 

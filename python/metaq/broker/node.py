@@ -86,6 +86,8 @@ class Node:
     """Connections outlast a role, so the locks that consumers hold do as well."""
     group: Replicated | None = None
     """The group whose node this broker is; None for a lone broker."""
+    metrics_address: str | None = None
+    """The address of /metrics and /readyz; None if this process does not serve them."""
     name_servers: list[NameServerLink] = field(default_factory=list)
     """The connections to name servers that the last role handed over to the next one."""
 

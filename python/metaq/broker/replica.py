@@ -13,10 +13,11 @@ from metaq._core import Request as CoreRequest
 from metaq.broker.node import NO_ROLE, Node
 from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
+from metaq.broker.requests.health import HealthParts, HealthRequests
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
 from metaq.journal.journal import Entry
-from metaq.protocol import admin, clients, groups, messages, offsets, replication, topics
+from metaq.protocol import admin, clients, groups, health, messages, offsets, replication, topics
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers, Request
@@ -40,6 +41,8 @@ ANSWERED_HERE: Final[frozenset[type[Command]]] = frozenset(
         clients.HeartBeat,
         clients.UnregisterClient,
         groups.GetAllSubscriptionGroupConfig,
+        health.GetBrokerReport,
+        health.ListClients,
         messages.LitePullMessage,
         messages.MeasureQueue,
         messages.PullMessage,
@@ -117,11 +120,22 @@ class Replica:
                 filter_figures=node.functions.figures,
             )
         )
-        self.handlers = ReplicaHandlers(
-            master_handlers(node, self.plane, self.state, self.admin), stands_in=node.group.has_fixed_roles
-        )
+        handlers = master_handlers(node, self.plane, self.state, self.admin)
+        self.handlers = ReplicaHandlers(handlers, stands_in=node.group.has_fixed_roles)
         self.registration = node.new_registration(
             self.broker_id, self.state.topics, lambda: self.admin.permission
+        )
+        handlers.add(
+            HealthRequests(
+                HealthParts(
+                    node,
+                    self.plane,
+                    self.state,
+                    lambda: self.registration.registered,
+                    lambda: self.admin.permission,
+                    is_master=False,
+                )
+            )
         )
 
     async def start(self) -> None:

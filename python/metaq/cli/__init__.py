@@ -10,8 +10,10 @@ and `completions.py` what a shell completes. `exits.py` turns errors into lines 
 
 `limits.py` reads and prints limits, `attributes.py` attributes. `topic_tables.py` prints topics,
 `consumer_tables.py` consumer groups, `group_moves.py` their resets, and `group_tables.py` broker groups.
-`patterns.py` chooses names in lists. `forced_switch.py` asks before it replaces a group's record, and
-`take_over.py` ends a move from an Apache master.
+`patterns.py` chooses names in lists. `health_wait.py` checks the health of a cluster and `health_tables.py`
+prints it; `client_checks.py` checks this machine for `metaq doctor`. `broker_settings.py` has the commands
+for settings of running brokers, and `bundle_command.py` writes support bundles. `forced_switch.py` asks
+before it replaces a group's record, and `take_over.py` ends a move from an Apache master.
 
 A command imports what it needs only when it runs, because `metaq --help` must start quickly; a test checks
 that. Tests are in tests/unit/cli and tests/integration/cli.

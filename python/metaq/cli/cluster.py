@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from metaq.cli.broker_settings import get_settings, set_settings
 from metaq.cli.command_table import group_of_commands
 from metaq.cli.flags import ClusterName, NameServers, Output, RegisterAddress
 from metaq.cli.invocation import Format
@@ -14,43 +15,117 @@ if TYPE_CHECKING:
     from metaq.admin.broker_groups import Switched
     from metaq.protocol.replication import GroupStatus
 
-app = group_of_commands("Show broker groups, and choose their masters.")
+app = group_of_commands("Show the state of a cluster, and choose masters.")
+settings = group_of_commands("Show and change the settings of running brokers.")
+settings.command("get")(get_settings)
+settings.command("set")(set_settings)
+app.add_typer(settings, name="config")
+
+WAIT_S: Final = 60.0
 
 Name = Annotated[str, typer.Argument(help="Name of the broker group.", metavar="NAME", show_default=False)]
 
 
 @app.command()
 def status(
+    seconds: Annotated[
+        float | None,
+        typer.Argument(
+            help="How long --wait-healthy waits.", metavar="[SECONDS]", min=0, max=86_400, show_default=False
+        ),
+    ] = None,
+    wait_healthy: Annotated[
+        bool,
+        typer.Option(
+            "--wait-healthy", help=f"Wait until the cluster is healthy, for {WAIT_S:g} seconds by default."
+        ),
+    ] = False,
     register: RegisterAddress = None,
     namesrv: NameServers = None,
     cluster: ClusterName = None,
     output: Output = Format.table,
 ) -> None:
-    """Show every broker group: its master, the nodes that are in sync, and how far each one is behind.
+    """Show whether the cluster is healthy, its brokers, and its broker groups.
 
-    The words for the state of a node:
+    The exit code is 10 if the cluster is not healthy: a server does not answer, a broker has no master or
+    cannot store messages, or a replica is not in sync. `metaq doctor` shows more.
+
+    The words for the state of a node in a broker group:
 
     "in sync" holds every acknowledged message; "catching up" copies what it lacks from the master; "waiting"
     is not in sync and has no master to copy from; "leaving" was asked to stop; "candidate" wants to become
     master; "failed" has a disk that fails or hangs; "gone" does not answer.
     """
-    import asyncio
+    from metaq.cli.exits import UNHEALTHY
+    from metaq.cli.health_tables import print_health
+    from metaq.cli.health_wait import check_health, wait_until_healthy
+    from metaq.errors import ConfigError
 
-    from metaq.cli.connection import broker_groups
-    from metaq.cli.group_tables import print_groups
-    from metaq.cli.output import print_json
+    if seconds is not None and not wait_healthy:
+        raise ConfigError(f"{seconds:g} is not an argument of its own", hint="write --wait-healthy SECONDS")
+    if wait_healthy:
+        limit_s = WAIT_S if seconds is None else seconds
+        health = wait_until_healthy(limit_s, register=register, namesrv=namesrv, cluster=cluster)
+    else:
+        health = check_health(register=register, namesrv=namesrv, cluster=cluster)
+    print_health(health, output)
+    if not health.healthy:
+        raise typer.Exit(UNHEALTHY)
 
-    async def ask() -> None:
-        async with broker_groups(register, namesrv, cluster) as groups:
-            found = await groups.survey()
-        for note in found.notes:
-            typer.echo(f"metaq: {note}", err=True)
-        if output is Format.json:
-            print_json({"groups": found.groups})
-        else:
-            print_groups(found.groups)
 
-    asyncio.run(ask())
+@app.command()
+def connections(
+    broker: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name or address of a broker; all brokers if it is left out.",
+            metavar="[BROKER]",
+            show_default=False,
+        ),
+    ] = None,
+    namesrv: NameServers = None,
+    output: Output = Format.table,
+) -> None:
+    """List the producers and consumers that are connected."""
+    from metaq.cli.connection import connect, report_failures
+    from metaq.cli.health_tables import print_clients
+    from metaq.cli.output import note
+
+    with connect(namesrv, partial=broker is None) as admin:
+        found = admin.brokers.clients(broker)
+    report_failures(found.failures)
+    for text in found.notes:
+        note(text)
+    print_clients(found.clients, output)
+
+
+@app.command("support-bundle")
+def support_bundle(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            help="File to write (default metaq-support-TIME.tar.gz).",
+            metavar="[FILE.tar.gz]",
+            show_default=False,
+        ),
+    ] = None,
+    logs: Annotated[
+        list[str] | None,
+        typer.Option("--log", help="Log file to add; may be repeated.", metavar="FILE", show_default=False),
+    ] = None,
+    register: RegisterAddress = None,
+    namesrv: NameServers = None,
+    cluster: ClusterName = None,
+    output: Output = Format.table,
+) -> None:
+    """Write a file with everything that helps to find a fault, without secrets and without messages.
+
+    It has the versions, the configuration, the state and health of the cluster, topics, groups, their
+    progress, figures, metrics, and the last lines of logs on this machine.
+    """
+    from metaq.cli.bundle_command import write_bundle
+
+    write_bundle(file, register=register, namesrv=namesrv, cluster=cluster, logs=logs or (), output=output)
 
 
 @app.command()

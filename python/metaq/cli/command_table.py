@@ -48,7 +48,8 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
     },
     "Operate a cluster": {
-        "cluster": Entry("cluster", "Show broker groups, and choose their masters."),
+        "cluster": Entry("cluster", "Show the state of a cluster, and choose masters."),
+        "doctor": Entry("doctor", "Find what is wrong, and the commands that mend it.", "doctor"),
         "config": Entry("config", "Show the configuration, or hand a store back to RocketMQ."),
         "top": Entry(
             "top", "Watch brokers, the busiest topics and the groups that are furthest behind.", "top"

@@ -6,12 +6,15 @@ from typing import Annotated
 
 import typer
 
+from metaq.cli.broker_settings import get_settings, set_settings
 from metaq.cli.command_table import group_of_commands
 from metaq.cli.flags import Output
 from metaq.cli.invocation import Format
 from metaq.cli.option_flags import Assignments, ConfigFile, flag
 
 app = group_of_commands("Show the configuration, or hand a store back to RocketMQ.")
+app.command("get")(get_settings)
+app.command("set")(set_settings)
 
 
 @app.command()

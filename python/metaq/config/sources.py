@@ -13,7 +13,7 @@ from metaq.config.options import OPTIONS, SECTIONS, Option
 from metaq.errors import ConfigError
 
 # Other code reads these, so they are not misspelt options.
-OTHER_VARIABLES = frozenset({"METAQ_CLIENT_DIRECTORY", "METAQ_CONFIG"})
+OTHER_VARIABLES = frozenset({"METAQ_CLIENT_DIRECTORY", "METAQ_CONFIG", "METAQ_CONTEXT", "METAQ_CONTEXTS"})
 
 
 @dataclass(frozen=True, slots=True)

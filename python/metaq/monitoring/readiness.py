@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,13 +26,13 @@ def check_broker(broker: Broker) -> list[Check]:
         return [Check("recovered", "the broker starts, or changes its role")]
     return [
         Check("recovered", None),
-        Check("registered", _registration_fault(broker.options.nameservers, role.registration.registered)),
+        Check("registered", registration_fault(broker.options.nameservers, role.registration.registered)),
         Check("writable", broker.store.write_fault() if broker.is_master else None),
     ]
 
 
-def _registration_fault(nameservers: Sequence[str], registered: set[str]) -> str | None:
-    """One name server is enough for clients to find the broker."""
+def registration_fault(nameservers: Sequence[str], registered: Collection[str]) -> str | None:
+    """Returns why clients cannot find the broker. One name server is enough for them."""
     if not nameservers:
         return "no name server is set, so no client can find this broker; set one with --namesrv"
     if not registered:

@@ -2,7 +2,7 @@
 
 `command` defines what a command is, `dispatch` finds its handler, `pump` connects both to the data plane. The
 commands are in files by subject: `routes`, `topics`, `groups`, `messages`, `offsets`, `clients`, `admin`,
-`cluster`, `replication`, `figures`. The JSON of their bodies is in `bodies`, on top of `java_json`.
+`cluster`, `replication`, `figures`, `health`. The JSON of their bodies is in `bodies`, on top of `java_json`.
 
 Names, codes and defaults are RocketMQ's, so a change must keep the bytes that its clients read. Brokers, name
 servers, the client and the command line all use this room; it uses none of them.

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from metaq.protocol.command import Command, Fields, Int64
+
+CHANGEABLE_SETTINGS: Final = (
+    "autoCreateSubscriptionGroup",
+    "autoCreateTopicEnable",
+    "brokerPermission",
+    "useServerSideResetOffset",
+    "storeReplyMessageEnable",
+)
+"""The settings that a broker of MetaQ changes while it runs, under RocketMQ's names."""
 
 
 class UpdateBrokerConfig(Command, code=25, permission="admin", resources={}):

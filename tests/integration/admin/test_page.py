@@ -30,6 +30,7 @@ def test_the_blocks_run_one_after_the_other(served: Metaq, tmp_path: Path) -> No
     assert "['born', 'stored']" in printed
     assert "billing has the state waiting" in printed
     assert f"broker-a {served.broker} metaq 5.5.0" in printed
+    assert any(line.startswith("Healthy: 1 broker answers") for line in printed)
     assert any(line.startswith("group nobody does not exist; ") for line in printed)
 
 

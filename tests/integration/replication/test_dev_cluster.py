@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from metaq.cli.exits import UNHEALTHY
 from metaq.dev.plan import Size
 from metaq.dev.ports import free_base
 from tests.support.dev_cluster import DevCluster
@@ -66,7 +67,10 @@ def test_the_status_for_programs_and_for_people(well: DevCluster) -> None:
     ] * 3
     assert [node["role"] for node in status["nodes"]].count("master") == 1
     assert [node["address"] for node in status["nodes"]] == [node["address"] for node in well.state["nodes"]]
-    table = well.run("cluster", "status").stdout
+    waited = well.run("cluster", "status", "--wait-healthy")
+    assert waited.returncode == 0, waited.stderr
+    table = waited.stdout
+    assert table.startswith("Healthy: 3 brokers answer.")
     assert f"node {status['master']}" in table and "in sync" in table
     by_names = run("cluster", "status", "-o", "json", METAQ_NAMESRV=well.nameservers)
     assert json.loads(by_names.stdout)["groups"][0]["in_sync"] == [1, 2, 3], by_names.stderr
@@ -130,7 +134,9 @@ def test_a_cluster_lives_on_in_its_directory(tmp_path: Path) -> None:
             first.status, lambda status: status["master"] not in (0, master), TIMEOUT_S, "another master"
         )
         assert {node["id"]: node["state"] for node in gone["nodes"]}[master] == "gone"
-        assert "takes no messages" in first.run("cluster", "status").stdout
+        shown = first.run("cluster", "status")
+        assert shown.returncode == UNHEALTHY and shown.stdout.startswith("Unhealthy: in broker-a, node ")
+        assert "takes no messages" in shown.stdout
         started = first.pids()
         assert len(started) == 3, "etcd, a name server and a broker"
         assert first.process.stop() == 0

@@ -15,6 +15,7 @@ from metaq.admin import (
     brokers,
     dead_letters,
     groups,
+    health,
     messages,
     offsets,
     results,
@@ -34,6 +35,7 @@ PAIRS = [
     (sync.DeadLetters, dead_letters.DeadLetters),
     (sync.Traces, traces.Traces),
     (sync.Brokers, brokers.Brokers),
+    (sync.HealthChecks, health.HealthChecks),
 ]
 
 
@@ -47,15 +49,20 @@ def test_the_surface_is_pinned() -> None:
         "BrokerConfiguration",
         "BrokerFailure",
         "BrokerFigures",
+        "BrokerHealth",
+        "Client",
+        "Clients",
         "Cluster",
         "Credentials",
         "DeadLetter",
+        "Finding",
         "Group",
         "GroupFigures",
         "GroupName",
         "GroupOverview",
         "GroupSettings",
         "Groups",
+        "Health",
         "Limits",
         "Member",
         "Members",
@@ -108,7 +115,7 @@ def test_the_parts_of_both_faces_are_the_same() -> None:
     with admin.Admin() as plain:
         parts = {name for name in vars(plain) if not name.startswith("_")}
     assert parts == {name for name in vars(aio.Admin()) if not name.startswith("_")}
-    assert parts == {"topics", "offsets", "groups", "messages", "dead_letters", "traces", "brokers"}
+    assert parts == {"topics", "offsets", "groups", "messages", "dead_letters", "traces", "brokers", "health"}
 
 
 def test_results_are_frozen_and_public() -> None:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from metaq.cli import app
 from metaq.cli.forced_switch import consequences
 from metaq.cli.formats import size
-from metaq.cli.group_tables import print_groups, warnings
+from metaq.cli.group_tables import print_groups
 from metaq.errors import ConfigError
 from metaq.ha.group_record import GroupRecord, Member
 from metaq.ha.register_groups import RegisteredGroup, plan_force
@@ -33,23 +33,6 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_groups(capsys: pytest.CaptureFixture[str]) -> None:
     print_groups(())
     assert capsys.readouterr().out == "No broker group was found.\n"
-
-
-def test_warnings_name_groups_that_are_not_well() -> None:
-    dead = NodeStatus(1, "h:1", "master", "gone")
-    healthy = GroupStatus("a", 7, 1, 2, (1, 2), (MASTER, NodeStatus(2, "h:2", "replica", "in sync")))
-    assert list(warnings([healthy])) == []
-    one_of_two = (
-        "takes no messages, unless it has replicas=async: 1 of at least 2 nodes are in sync and answer."
-    )
-    assert list(warnings([GROUP])) == [f"broker-a {one_of_two}"], "a node of the set is gone"
-    assert list(warnings([GroupStatus("a", 7, 0, 2, (1, 2), (REPLICA,))])) == [
-        "a has no master: it takes no messages."
-    ]
-    assert list(warnings([GroupStatus("a", 7, 1, 2, (1, 2), (dead, REPLICA))])) == [
-        "The master of a, node 1, does not answer."
-    ]
-    assert list(warnings([GroupStatus("a", 7, 1, 2, (1,), (MASTER,))])) == [f"a {one_of_two}"]
 
 
 @pytest.mark.parametrize(

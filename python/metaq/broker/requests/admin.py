@@ -14,6 +14,7 @@ from metaq.broker.state.runtime_switches import WIRE_NAMES, Switches
 from metaq.broker.state.stats import Statistics
 from metaq.broker.state.topics import Topics
 from metaq.protocol.admin import (
+    CHANGEABLE_SETTINGS,
     CleanExpiredConsumeQueue,
     ConfigVersion,
     DeleteExpiredCommitLog,
@@ -144,9 +145,7 @@ class Admin:
         if key in WIRE_NAMES:
             enabled = _yes_or_no(key, value)
             return lambda: setattr(self._parts.switches, WIRE_NAMES[key], enabled)
-        changeable = ", ".join(
-            ("autoCreateSubscriptionGroup", "autoCreateTopicEnable", "brokerPermission", *WIRE_NAMES)
-        )
+        changeable = ", ".join(CHANGEABLE_SETTINGS)
         raise Refused(
             ResponseCode.NO_PERMISSION,
             f"setting {key[:64]!a} cannot be changed while the broker runs ({changeable} can): "

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from metaq.client.session.mistaken_address import broker_for_name_server
 from metaq.errors import MetaqError, NoRoute
 from metaq.protocol.bodies import READ, WRITE, ClusterInfo, QueueData, TopicRouteData
 from metaq.protocol.codes import ResponseCode
@@ -303,8 +304,10 @@ class NameServers:
         self._first = 0
 
     async def ask(self, command: Command) -> Reply:
-        """Returns the first answer. Raises Unreachable if no name server answers."""
+        """Returns the first answer. Raises Unreachable if no name server answers, and NotSupported if a
+        broker is at the address of one."""
         failures: list[str] = []
+        mistaken: MetaqError | None = None
         for step in range(len(self._addresses)):
             number = (self._first + step) % len(self._addresses)
             try:
@@ -312,8 +315,15 @@ class NameServers:
             except Unreachable as error:
                 failures.append(str(error))
                 continue
+            if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                fault = await broker_for_name_server(self._call, self._addresses[number])
+                if fault is not None:
+                    mistaken = mistaken or fault
+                    continue
             self._first = number
             return reply
+        if mistaken is not None:
+            raise mistaken
         raise Unreachable(
             f"no name server answers: {'; '.join(failures)}",
             hint="is it running, and is this its address?",

@@ -1,0 +1,53 @@
+"""The answers that a health check has collected, before they are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from metaq.admin.results import BrokerFigures, BrokerKind, NameServer
+from metaq.protocol.health import Backlog, BrokerReport, DeadLetterCount
+from metaq.protocol.replication import GroupStatus
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """The answers of one broker. None means that a fact is not known."""
+
+    name: str
+    cluster: str
+    id: int
+    """0 is the master."""
+    address: str
+    error: str | None = None
+    kind: BrokerKind | None = None
+    figures: BrokerFigures | None = None
+    report: BrokerReport | None = None
+    backlogs: tuple[Backlog, ...] = ()
+    dead_letters: tuple[DeadLetterCount, ...] = ()
+    clock_skew_ms: int | None = None
+    unknown: tuple[str, ...] = ()
+    """Facts that the broker does not report, in words."""
+
+    @property
+    def is_master(self) -> bool:
+        return self.id == 0
+
+    @property
+    def label(self) -> str:
+        return self.name if self.is_master else f"{self.name} (replica {self.id})"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Everything that was collected."""
+
+    now_ms: int
+    """The clock here."""
+    name_servers: tuple[NameServer, ...] = ()
+    mistaken: Mapping[str, str] = field(default_factory=dict)
+    """Brokers that were given as name servers, and the name servers that each of them uses."""
+    brokers: tuple[BrokerState, ...] = ()
+    groups: tuple[GroupStatus, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Faults of the records in the register."""

@@ -1,0 +1,229 @@
+"""The broker's report about its own health, and the list of its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+from metaq import __version__
+from metaq._core import BrokerPlane
+from metaq.broker.node import Node
+from metaq.broker.requests.heartbeats import language_name
+from metaq.broker.state.broker_state import BrokerState
+from metaq.broker.state.clients import ConsumerGroup, Member
+from metaq.monitoring.readiness import registration_fault
+from metaq.protocol import names
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.health import (
+    CLIENTS_PER_PAGE,
+    LISTED_MAX,
+    Backlog,
+    BrokerReport,
+    CheckReport,
+    ClientKind,
+    ClientPage,
+    Conflict,
+    ConnectedClient,
+    DeadLetterCount,
+    GetBrokerReport,
+    ListClients,
+)
+
+PAIRS_MAX: Final = 50_000
+"""Pairs of a group and a topic that one report looks at. That takes about a second."""
+FILTERS_MAX: Final = 4
+_TEXT_MAX: Final = 1_024
+_HOUR_MS: Final = 3_600_000
+NOT_SUBSCRIBED: Final = "not subscribed"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthParts:
+    """The parts that a report looks at."""
+
+    node: Node
+    plane: BrokerPlane
+    state: BrokerState
+    registered: Callable[[], Collection[str]]
+    """Returns the name servers that have taken the registration."""
+    permission: Callable[[], int]
+    is_master: bool
+
+
+class HealthRequests:
+    """Answers of one role."""
+
+    def __init__(self, parts: HealthParts) -> None:
+        self._parts = parts
+
+    @handles(GetBrokerReport)
+    async def get_broker_report(self, command: GetBrokerReport, request: Request) -> Response:
+        pools = self._parts.node.pools
+        return Response(
+            body=await pools.administration.run(request.connection, lambda: self.report().encode())
+        )
+
+    @handles(ListClients)
+    async def list_clients(self, command: ListClients, request: Request) -> Response:
+        pools = self._parts.node.pools
+        return Response(
+            body=await pools.administration.run(
+                request.connection, lambda: self._clients(max(command.first, 0)).encode()
+            )
+        )
+
+    def report(self) -> BrokerReport:
+        """Looks at everything. A replica knows no backlogs: offsets are committed at its master."""
+        node = self._parts.node
+        traffic, waiting = node.listener.figures(), self._parts.plane.figures()
+        backlogs, all_seen = self._backlogs() if self._parts.is_master else ([], True)
+        letters = list(self._dead_letters()) if self._parts.is_master else []
+        conflicts = list(self._conflicts())
+        letters.sort(key=attrgetter("messages"), reverse=True)
+        return BrokerReport(
+            version=__version__,
+            now_ms=node.clock.now_ms(),
+            checks=tuple(self._checks()),
+            metrics=node.metrics_address,
+            retention_ms=int(node.options.store.file_reserved_hours) * _HOUR_MS,
+            permission=self._parts.permission(),
+            damaged_records=node.store.figures().damaged_records,
+            sends_over_limit=traffic.sends_over_limit,
+            limits_waiting=waiting.limits_waiting,
+            connections_cut=traffic.connections_cut,
+            backlogs=tuple(backlogs),
+            dead_letters=tuple(letters[:LISTED_MAX]),
+            conflicts=tuple(conflicts[:LISTED_MAX]),
+            is_complete=all_seen and max(len(letters), len(conflicts)) <= LISTED_MAX,
+        )
+
+    def _checks(self) -> Iterator[CheckReport]:
+        node = self._parts.node
+        fault = registration_fault(node.options.nameservers, self._parts.registered())
+        yield CheckReport("registered", fault and fault[:_TEXT_MAX])
+        if self._parts.is_master:
+            fault = node.store.write_fault()
+            yield CheckReport("writable", fault and fault[:_TEXT_MAX])
+
+    # Backlogs
+
+    def _backlogs(self) -> tuple[list[Backlog], bool]:
+        """The largest backlogs, and whether all were looked at."""
+        found: list[tuple[int, str, str]] = []
+        for looked_at, (group, topic) in enumerate(self._consumed()):
+            if looked_at >= PAIRS_MAX:
+                return self._described(found), False
+            messages = sum(max(end - place, 0) for _, place, end in self._places(group, topic) if place < end)
+            if messages > 0:
+                found.append((messages, group, topic))
+        return self._described(found), len(found) <= LISTED_MAX
+
+    def _consumed(self) -> Iterator[tuple[str, str]]:
+        """The groups, and the topics that they consume."""
+        clients, topics = self._parts.node.clients, self._parts.state.topics
+        for config in list(self._parts.state.groups):
+            group = config.group_name
+            if names.is_system_group(group):
+                continue
+            live = clients.consumer_group(group)
+            for topic in self._parts.plane.topics_of_group(group):
+                if topic.startswith(names.DEAD_LETTER_PREFIX) or topics.get(topic) is None:
+                    continue
+                # A topic that a live group no longer subscribes to is not backlog.
+                if live is None or not live.subscriptions or topic in live.subscriptions:
+                    yield group, topic
+
+    def _places(self, group: str, topic: str) -> Iterator[tuple[int, int, int]]:
+        """Each queue in which the group has committed: its id, the next offset to consume, and its end."""
+        store = self._parts.node.store
+        for queue_id, committed in self._parts.plane.offsets_of(group, topic).items():
+            first = max(committed, store.min_offset(topic, queue_id))
+            yield queue_id, first, store.max_offset(topic, queue_id)
+
+    def _described(self, found: list[tuple[int, str, str]]) -> list[Backlog]:
+        found.sort(reverse=True)
+        clients = self._parts.node.clients
+        listed = []
+        for messages, group, topic in found[:LISTED_MAX]:
+            live = clients.consumer_group(group)
+            members = 0 if live is None else len(live.client_ids())
+            listed.append(Backlog(group, topic, messages, self._waiting_ms(group, topic), members))
+        return listed
+
+    def _waiting_ms(self, group: str, topic: str) -> int | None:
+        node = self._parts.node
+        stored = [
+            node.store.store_time_ms(topic, queue_id, place)
+            for queue_id, place, end in self._places(group, topic)
+            if place < end
+        ]
+        oldest = min((time_ms for time_ms in stored if time_ms >= 0), default=None)
+        return None if oldest is None else max(node.clock.now_ms() - oldest, 0)
+
+    def _dead_letters(self) -> Iterator[DeadLetterCount]:
+        store = self._parts.node.store
+        for config in list(self._parts.state.topics):
+            topic = config.topic_name
+            if not topic.startswith(names.DEAD_LETTER_PREFIX):
+                continue
+            group = topic.removeprefix(names.DEAD_LETTER_PREFIX)
+            committed = self._parts.plane.offsets_of(group, topic)
+            ends = {queue_id: store.max_offset(topic, queue_id) for queue_id in range(config.read_queue_nums)}
+            messages = sum(
+                max(end - max(committed.get(queue_id, 0), store.min_offset(topic, queue_id)), 0)
+                for queue_id, end in ends.items()
+            )
+            if messages:
+                newest = max(store.store_time_ms(topic, queue_id, end - 1) for queue_id, end in ends.items())
+                yield DeadLetterCount(group, messages, newest if newest >= 0 else None)
+
+    def _conflicts(self) -> Iterator[Conflict]:
+        for group in self._parts.node.clients.all_consumer_groups():
+            yield from conflicts_of(group)
+
+    # Clients
+
+    def _clients(self, first: int) -> ClientPage:
+        found = list(self._connected())
+        found.sort(key=lambda client: (client[1], client[0], client[2].client_id, client[2].connection))
+        page = tuple(
+            ConnectedClient(
+                kind,
+                group,
+                member.client_id,
+                member.remote,
+                language_name(member.language),
+                member.version,
+                max(member.seen_ms, 0),
+            )
+            for kind, group, member in found[first : first + CLIENTS_PER_PAGE]
+        )
+        return ClientPage(page, len(found))
+
+    def _connected(self) -> Iterator[tuple[ClientKind, str, Member]]:
+        clients = self._parts.node.clients
+        for group in clients.all_consumer_groups():
+            for member in list(group.members.values()):
+                yield "consumer", group.name, member
+        for name in clients.producer_groups():
+            for member in clients.producers(name):
+                yield "producer", name, member
+
+
+def conflicts_of(group: ConsumerGroup) -> Iterator[Conflict]:
+    """Yields each topic that members of the group subscribe to in different ways. All members of a group
+    must subscribe to the same topics with the same filters."""
+    wanted: list[dict[str, str]] = [
+        {topic: entry.sub_string for topic, entry in list(member.subscriptions.items())}
+        for member in list(group.members.values())
+        # A member whose first full heartbeat is still to come has none.
+        if member.subscriptions
+    ]
+    retry = names.retry_topic(group.name)
+    for topic in sorted({topic for filters in wanted for topic in filters} - {retry}):
+        different = {filters.get(topic, NOT_SUBSCRIBED) for filters in wanted}
+        if len(different) > 1:
+            shown = tuple(text[:_TEXT_MAX] for text in sorted(different)[:FILTERS_MAX])
+            yield Conflict(group.name, topic, shown)

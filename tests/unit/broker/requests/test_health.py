@@ -1,0 +1,48 @@
+"""Subscriptions that disagree, as a broker reports them."""
+
+from __future__ import annotations
+
+from metaq.broker.requests.health import conflicts_of
+from metaq.broker.state.clients import ConsumerGroup, Member
+from metaq.broker.state.runtime_switches import WIRE_NAMES
+from metaq.protocol.admin import CHANGEABLE_SETTINGS
+from metaq.protocol.bodies import SubscriptionData
+
+
+def member(number: int, **filters: str) -> Member:
+    subscriptions = {
+        topic: SubscriptionData(topic=topic, sub_string=expression) for topic, expression in filters.items()
+    }
+    return Member(number, f"c{number}", 0, 0, "h:1", 0, subscriptions)
+
+
+def disagreements(*members: Member) -> list[tuple[str, tuple[str, ...]]]:
+    group = ConsumerGroup("g")
+    for each in members:
+        group.put(each)
+    return [(conflict.topic, conflict.wanted) for conflict in conflicts_of(group)]
+
+
+def test_members_that_agree() -> None:
+    assert disagreements() == []
+    assert disagreements(member(1, T="a", U="*"), member(2, T="a", U="*")) == []
+
+
+def test_different_filters_and_topics() -> None:
+    assert disagreements(member(1, T="a"), member(2, T="b"), member(3, T="a")) == [("T", ("a", "b"))]
+    assert disagreements(member(1, T="*"), member(2, T="*", U="*")) == [("U", ("*", "not subscribed"))]
+
+
+def test_retry_topics_and_new_members_are_no_conflict() -> None:
+    first = member(1, T="*")
+    first.subscriptions["%RETRY%g"] = SubscriptionData(topic="%RETRY%g", sub_string="*")
+    assert disagreements(first, member(2, T="*"), member(3)) == []
+
+
+def test_a_long_filter_is_cut() -> None:
+    [(_, wanted)] = disagreements(member(1, T="a" * 5_000), member(2, T="b"))
+    assert max(map(len, wanted)) == 1_024
+
+
+def test_all_switches_are_listed_as_changeable() -> None:
+    assert set(WIRE_NAMES) < set(CHANGEABLE_SETTINGS)
