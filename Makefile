@@ -73,8 +73,9 @@ format: setup ## Format Rust and Python in place
 	$(BIN)/ruff format --quiet .
 
 .PHONY: docs
-docs: setup ## Write docs/configuration.md anew from the table of options
-	@exec $(BIN)/python scripts/configuration.py
+docs: setup ## Write docs/configuration.md and the boards in deploy/grafana anew from their tables
+	@$(BIN)/python scripts/configuration.py
+	@exec $(BIN)/python scripts/boards.py
 
 .PHONY: bench
 bench: setup-test $(BENCH_INSTALLED) ## Measure against RocketMQ and Kafka in alternating rounds; ARGS="--help" tells how

@@ -104,7 +104,9 @@ def _add_listener(page: Page, figures: ListenerFigures) -> None:
 
 def _add_group(page: Page, group: GroupStatus) -> None:
     page.gauge("metaq_replication_epoch", group.epoch)
-    page.gauge("metaq_replication_in_sync_nodes", len(group.in_sync))
+    # A node may stay in the set after it is gone: a set below the minimum accepts nothing, so it never shrinks.
+    alive = [node for node in group.nodes if node.id in group.in_sync and node.state == "in sync"]
+    page.gauge("metaq_replication_in_sync_nodes", len(alive))
     page.gauge("metaq_replication_in_sync_nodes_min", group.min_in_sync)
     replicas = [node for node in group.nodes if node.role == "replica"]
     for name, lags in {
