@@ -137,6 +137,7 @@ java-peers: tools $(INSTALLED)
 
 go-peers: tools $(INSTALLED)
 	@$(BIN)/python -c "from tests.interop.programs import build_go; build_go()"
+	@$(BIN)/python -c "from tests.integration.deploy.programs import build; build()"
 
 spark-peers: tools $(SPARK_INSTALLED)
 	@$(BIN)/python -m tests.support.spark_home
