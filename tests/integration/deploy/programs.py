@@ -1,4 +1,4 @@
-"""The Go programs that check deploy/: Helm, and the parsers of Docker."""
+"""The Go programs that check deploy/: Helm, and parsers of Docker and Kubernetes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def build() -> None:
     go_tool(*HELM)
 
 
-def read_with_docker(kind: str, file: Path) -> Any:
-    """Returns what Docker's own parser reads from a `dockerfile` or a `compose` file."""
+def read(kind: str, file: Path) -> Any:
+    """Returns what the owner's parser reads from a `dockerfile`, `compose` or `kubernetes` file."""
     done = _run(go_program(GO, "containers"), kind, str(file))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from metaq.cli import app
-from metaq.config.options import OPTIONS
-from tests.integration.deploy.programs import read_with_docker
+from tests.integration.deploy.command_lines import KNOWN_VARIABLES, parse
+from tests.integration.deploy.programs import read
 from tests.support.etcd import Etcd
 from tests.support.metaq import COMMAND, Metaq
 from tests.support.processes import Child, find_tool
@@ -29,29 +27,19 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCKER = ROOT / "deploy" / "docker"
-KNOWN_VARIABLES = {option.variable for option in OPTIONS.values()}
 HEALTHY = DOCKER / "healthy.py"
 
 
 @pytest.fixture(scope="module")
 def stages() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = read_with_docker("dockerfile", DOCKER / "Dockerfile")
+    found: list[dict[str, Any]] = read("dockerfile", DOCKER / "Dockerfile")
     return found
 
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = read_with_docker("compose", DOCKER / "compose.yaml")["services"]
+    found: dict[str, dict[str, Any]] = read("compose", DOCKER / "compose.yaml")["services"]
     return found
-
-
-def parse(arguments: list[str]) -> str:
-    """Parses a command line of metaq without running it; returns the name of the command."""
-    group = typer.main.get_command(app)
-    context = typer.Context(group, info_name="metaq")
-    name, command, rest = group.resolve_command(context, list(arguments))
-    command.make_context(name, rest, parent=context)
-    return str(name)
 
 
 def is_ours(service: dict[str, Any]) -> bool:

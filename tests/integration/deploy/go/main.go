@@ -1,7 +1,7 @@
-// Reads a Dockerfile or a compose file with the parsers of Docker itself, and prints what it found as JSON.
+// Reads a Dockerfile or a compose file with the parsers of Docker itself, or objects of Kubernetes into its own
+// types, and prints what it found as JSON.
 //
-//	containers dockerfile FILE
-//	containers compose FILE
+//	containers dockerfile|compose|kubernetes FILE
 package main
 
 import (
@@ -37,14 +37,17 @@ type stage struct {
 
 func main() {
 	if len(os.Args) != 3 {
-		fail(fmt.Errorf("usage: containers dockerfile|compose FILE"))
+		fail(fmt.Errorf("usage: containers dockerfile|compose|kubernetes FILE"))
 	}
 	var found any
 	var err error
-	if os.Args[1] == "dockerfile" {
+	switch os.Args[1] {
+	case "dockerfile":
 		found, err = readDockerfile(os.Args[2])
-	} else {
+	case "compose":
 		found, err = readCompose(os.Args[2])
+	default:
+		found, err = readKubernetes(os.Args[2])
 	}
 	if err != nil {
 		fail(err)
