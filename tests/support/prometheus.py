@@ -44,7 +44,7 @@ class Prometheus:
         return found
 
     def alerts(self) -> dict[str, list[dict[str, str]]]:
-        """Returns the labels of the alerts that fire, by name."""
+        """Returns the names of the alerts that fire, each with the labels of its series."""
         found: dict[str, list[dict[str, str]]] = {}
         for alert in self._get("alerts", {})["alerts"]:
             if alert["state"] == "firing":

@@ -104,7 +104,7 @@ def _add_listener(page: Page, figures: ListenerFigures) -> None:
 
 def _add_group(page: Page, group: GroupStatus) -> None:
     page.gauge("metaq_replication_epoch", group.epoch)
-    # A node may stay in the set after it is gone: a set below the minimum accepts nothing, so it never shrinks.
+    # A node that is gone may stay in the set, which never shrinks below the minimum.
     alive = [node for node in group.nodes if node.id in group.in_sync and node.state == "in sync"]
     page.gauge("metaq_replication_in_sync_nodes", len(alive))
     page.gauge("metaq_replication_in_sync_nodes_min", group.min_in_sync)

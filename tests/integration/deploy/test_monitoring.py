@@ -16,8 +16,8 @@ import yaml
 import metaq
 from metaq.pipelines import Progress
 from metaq.pipelines.metrics_page import PipelineMetrics, served
-from tests.support.metaq import Metaq
-from tests.support.processes import find_tool, free_port
+from tests.support.metaq import COMMAND, Metaq
+from tests.support.processes import Child, find_tool, free_port
 from tests.support.prometheus import PACKAGE, Prometheus
 from tests.support.waiting import eventually, wait_until
 
@@ -60,9 +60,10 @@ class Site:
         )
         self.pipeline = PipelineMetrics("log-lake", Path("logs.toml"))
         pipeline = stack.enter_context(served(self.pipeline, "127.0.0.1", 0))
+        agent = self._follow_log()
         brokers = [role.ready["metrics"] for role in (self.master, self.replica, self.lonely)]
         self.prometheus = Prometheus(
-            home, self._config({"metaq-brokers": brokers, "metaq-pipelines": [pipeline]})
+            home, self._config({"metaq-brokers": brokers, "metaq-pipelines": [pipeline, agent]})
         )
         stack.callback(self.prometheus.stop)
 
@@ -70,6 +71,27 @@ class Site:
         role = Metaq(*arguments, home=self._home)
         self._stack.callback(lambda: role.stop() if role.child.alive else None)
         return role
+
+    def _follow_log(self) -> str:
+        """Starts a pipeline that sends a file; returns the address of its metrics."""
+        (self._home / "agent.log").write_text("one line\n")
+        config = self._home / "agent.toml"
+        config.write_text(
+            f'[files]\npaths = ["agent.log"]\n[topic]\nnamesrv = "{self.names.nameserver}"\nname = "Lines"\n'
+        )
+        agent = Child(
+            [
+                *(*COMMAND, "pipeline", "run", "log-transport", "--config", str(config)),
+                *("--metrics-listen", "127.0.0.1:0"),
+            ],
+            self._home / "agent-output.txt",
+        )
+        self._stack.callback(agent.stop)
+        return agent.wait_for(
+            lambda text: found[1] if (found := re.search(r"metrics at http://(\S+)/metrics", text)) else None,
+            60,
+            "address of the metrics",
+        )
 
     def _config(self, targets: dict[str, list[str]]) -> Path:
         """Writes the sample configuration with these targets and short intervals. Rules fire at once."""
@@ -89,7 +111,6 @@ class Site:
     def report(self, rows: int) -> None:
         """Reports progress as a pipeline on Spark does."""
         details: dict[str, object] = {"messages_left": 5, "batches": rows, "quarantined": 0, "retries": 0}
-        details["bytes behind"] = 0
         self.pipeline.report(Progress("running", rows, rows * 10, 0.5, 1.0, 0.25, 0, details))
 
 
@@ -183,6 +204,16 @@ def test_variables_of_a_board_find_values(busy: Site, board: Path) -> None:
             assert series and all(found[2] in one["metric"] for one in series), variable["name"]
 
 
+def test_a_pipeline_shows_its_progress(busy: Site) -> None:
+    rows = 'metaq_pipeline_rows_total{pipeline="log-transport",config="agent"}'
+    wait_until(
+        lambda: [series["value"][1] for series in busy.prometheus.query(rows)] == ["1"],
+        what="one line counted",
+        interval_s=LOOK_INTERVAL_S,
+    )
+    assert busy.prometheus.query('metaq_pipeline_lag_bytes{pipeline="log-transport"}')
+
+
 def test_every_alert_looks_at_series_that_exist(busy: Site) -> None:
     missing = []
     for rule in all_rules(yaml.safe_load(ALERTS.read_text())):
@@ -218,6 +249,18 @@ def test_alerts_fire_when_a_broker_is_lost(busy: Site) -> None:
         what=f"{fires} fire",
         interval_s=LOOK_INTERVAL_S,
     )
+
+
+def test_alerts_wait_as_long_as_they_say() -> None:
+    """promtool evaluates the rules over hours of invented series."""
+    done = subprocess.run(
+        [find_tool("promtool", PACKAGE), "test", "rules", str(Path(__file__).with_name("alerts.test.yaml"))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("rules", ALERTS), ("config", CONFIG)], ids=lambda found: found[0])
