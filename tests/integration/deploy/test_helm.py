@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from metaq.config.options import OPTIONS
 from tests.integration.deploy.command_lines import KNOWN_VARIABLES, parse
@@ -83,6 +84,7 @@ def test_lint_finds_nothing(settings: tuple[str, ...]) -> None:
         ("register=etcd://etcd:2379", "needs clusterKey.existingSecret"),
         ("broker.groups={Broker_A}", "pattern"),
         ("broker.groups={nameserver}", "not"),
+        ("broker.groups={a-name-of-21-letters-x}", "pattern"),
         ("broker.storage.size=20GB", "pattern"),
     ],
 )
@@ -90,6 +92,17 @@ def test_wrong_values_are_refused(setting: str, reason: str) -> None:
     done = helm("template", "shop", str(CHART), KUBERNETES, "--set", setting)
     assert done.returncode != 0
     assert reason in done.stderr
+
+
+def test_long_names_leave_room_for_what_kubernetes_adds() -> None:
+    """A label of each pod holds the name of its set and 11 characters more, 63 at most."""
+    groups = "--set=broker.groups={" + "g" * 20 + "}"
+    rendered = helm("template", "r" * 53, str(CHART), KUBERNETES, groups)
+    assert rendered.returncode == 0, rendered.stderr
+    names = [
+        one["metadata"]["name"] for one in yaml.safe_load_all(rendered.stdout) if one["kind"] == "StatefulSet"
+    ]
+    assert len(names) == 2 and max(map(len, names)) <= 52
 
 
 def test_names_are_valid_and_different(objects: Objects) -> None:
