@@ -73,9 +73,10 @@ format: setup ## Format Rust and Python in place
 	$(BIN)/ruff format --quiet .
 
 .PHONY: docs
-docs: setup ## Write the generated parts of docs/ anew: configuration and commands
+docs: setup ## Write the generated parts anew: docs/configuration.md, docs/commands.md, the boards in deploy/grafana
 	@$(BIN)/python scripts/configuration.py
 	@$(BIN)/python scripts/commands.py
+	@$(BIN)/python scripts/boards.py
 
 .PHONY: bench
 bench: setup-test $(BENCH_INSTALLED) ## Measure against RocketMQ and Kafka in alternating rounds; ARGS="--help" tells how
@@ -113,17 +114,20 @@ clean: ## Remove everything that was built (data/ stays)
 # for downloads, so its steps run side by side while the compiler builds the native module.
 .PHONY: setup-test
 setup-test:
-	@$(MAKE) --no-print-directory --jobs=8 setup $(SPARK_INSTALLED) mysql network java-peers go-peers spark-peers
+	@$(MAKE) --no-print-directory --jobs=8 setup $(SPARK_INSTALLED) mysql network systemd java-peers go-peers spark-peers
 
-.PHONY: tools mysql network java-peers go-peers spark-peers
+.PHONY: tools mysql network systemd java-peers go-peers spark-peers
 tools:
-	@PYTHON=$(PYTHON) scripts/require.sh python rust_lint java maven go mariadb postgresql etcd
+	@PYTHON=$(PYTHON) scripts/require.sh python rust_lint java maven go mariadb postgresql etcd prometheus
 
 mysql:
 	@$(PYTHON) scripts/mysql.py || echo 'the tests on MySQL will be skipped' >&2
 
 network:
 	@scripts/require.sh network || echo 'the tests that cut networks will be skipped' >&2
+
+systemd:
+	@scripts/require.sh systemd || echo 'the tests that start systemd units will be skipped' >&2
 
 # Apache's servers and tools, Delta's jars and drivers, as Maven artefacts: fetched here, where a slow network breaks no
 # time-out. One after the other, because they write into one local repository.
@@ -134,6 +138,7 @@ java-peers: tools $(INSTALLED)
 
 go-peers: tools $(INSTALLED)
 	@$(BIN)/python -c "from tests.interop.programs import build_go; build_go()"
+	@$(BIN)/python -c "from tests.integration.deploy.programs import build; build()"
 
 spark-peers: tools $(SPARK_INSTALLED)
 	@$(BIN)/python -m tests.support.spark_home

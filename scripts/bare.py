@@ -3,9 +3,9 @@
     scripts/bare.py [run|test|all] [--folder DIR] [--keep]
 
 The folder holds python3, python3-venv, make, git and ca-certificates, and nothing else: the two commands must
-install everything beyond that themselves. For the tests that includes Java, Maven, Go, MariaDB, PostgreSQL
-and etcd. This needs root, for debootstrap, mounts and chroot. The folder uses the same package mirrors,
-proxies and certificates as this machine.
+install everything beyond that themselves. For the tests that includes Java, Maven, Go, MariaDB, PostgreSQL,
+etcd, Prometheus and systemd-nspawn. This needs root, for debootstrap, mounts and chroot. The folder uses the
+same package mirrors, proxies and certificates as this machine.
 """
 
 from __future__ import annotations

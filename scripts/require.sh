@@ -6,6 +6,19 @@ set -u
 # at_least WANTED HAVE: compares dotted versions.
 at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
 
+# install_programs PACKAGE PROGRAM…: takes programs out of a Debian package, which would also start a service.
+install_programs() {
+    local package=$1 folder failed
+    shift
+    folder=$(mktemp -d) || return 1
+    (cd "$folder" && apt-get download -qq -o APT::Sandbox::User=root "$package") &&
+        dpkg-deb -x "$folder/$package"_*.deb "$folder/unpacked" &&
+        install -D -m 755 -t /usr/local/bin "${@/#/$folder/unpacked/usr/bin/}"
+    failed=$?
+    rm -rf "$folder"
+    return $failed
+}
+
 version_of() { "$@" 2>&1 | grep -oE '[0-9]+(\.[0-9]+)+' | head -n 1; }
 
 have_python() {
@@ -63,16 +76,20 @@ postgresql_advice="PostgreSQL 13 or newer (psql, initdb and postgres)"
 have_etcd() { command -v etcd >/dev/null && at_least 3.4 "$(version_of etcd --version)"; }
 etcd_packages="etcd-server"
 etcd_advice="etcd 3.4 or newer (etcd on the PATH; its service is not needed and may be disabled)"
-install_etcd() {
-    local folder
-    folder=$(mktemp -d) || return 1
-    (cd "$folder" && apt-get download -qq -o APT::Sandbox::User=root etcd-server) &&
-        dpkg-deb -x "$folder"/etcd-server_*.deb "$folder/unpacked" &&
-        install -D -m 755 "$folder/unpacked/usr/bin/etcd" /usr/local/bin/etcd
-    local failed=$?
-    rm -rf "$folder"
-    return $failed
+install_etcd() { install_programs etcd-server etcd; }
+
+# Only the programs, for the same reason.
+have_prometheus() {
+    command -v prometheus >/dev/null && command -v promtool >/dev/null && at_least 2.40 "$(version_of prometheus --version)"
 }
+prometheus_packages="prometheus"
+prometheus_advice="Prometheus 2.40 or newer (prometheus and promtool on the PATH; its service is not needed)"
+install_prometheus() { install_programs prometheus prometheus promtool; }
+
+# systemd-analyze checks the units; the tests run a systemd of their own in a container.
+have_systemd() { command -v systemd-analyze >/dev/null && command -v systemd-nspawn >/dev/null; }
+systemd_packages="systemd systemd-container"
+systemd_advice="systemd and systemd-nspawn, to check and start the units in deploy/systemd"
 
 # For tests that cut networks, which only root can do.
 have_network() { (PATH=$PATH:/usr/sbin:/sbin && command -v ip && command -v nft) >/dev/null; }

@@ -22,6 +22,7 @@ from metaq.config.derive import (
 )
 from metaq.errors import CommandError
 from metaq.private_files import whose
+from metaq.systemd import READY, STOPPING, notify
 
 if TYPE_CHECKING:
     from metaq.broker import Broker
@@ -74,7 +75,11 @@ async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> 
                 metrics=metrics,
             )
         )
-        await _wait(stop, broker)
+        notify(READY, f"STATUS=serves as {role}")
+        try:
+            await _wait(stop, broker)
+        finally:
+            notify(STOPPING)
 
 
 async def _wait(stop: asyncio.Event, broker: Broker | None) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.interop.driver import Driver
+from tests.support.go_programs import go_program
 from tests.support.maven import QUICK_START, classpath, java, javac
-from tests.support.processes import find_tool
 
 HERE = Path(__file__).parent
 JAVA = HERE / "java"
@@ -33,7 +33,7 @@ def build_java(versions: Iterable[str]) -> None:
 
 def build_go() -> None:
     """Fetches and builds the Go driver, which takes minutes the first time."""
-    _go_program()
+    go_program(GO, "driver")
 
 
 def start_java(
@@ -81,17 +81,7 @@ def compiled(sources: list[Path], libraries: str, name: str) -> Path:
 def start_go(home: Path) -> Driver:
     """Starts a driver with Apache's Go client."""
     home.mkdir(parents=True, exist_ok=True)
-    return Driver([str(_go_program())], home / "driver.log", {**os.environ, "HOME": str(home)})
-
-
-def _go_program() -> Path:
-    go = find_tool("go", "Go (Debian: golang-go)")
-    program = GO / "target" / f"driver-{_hash([*sorted(GO.glob('*.go')), GO / 'go.mod', GO / 'go.sum'])}"
-    if not program.exists():
-        fresh = program.with_name(f".{program.name}-{os.getpid()}")
-        _build([go, "build", "-buildvcs=false", "-o", str(fresh), "."], GO)
-        _put_in_place(fresh, program)
-    return program
+    return Driver([str(go_program(GO, "driver"))], home / "driver.log", {**os.environ, "HOME": str(home)})
 
 
 def _put_in_place(fresh: Path, wanted: Path) -> None:

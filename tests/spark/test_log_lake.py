@@ -59,6 +59,7 @@ def test_lines_are_stored_once_by_their_own_date(make_lake: MakeLake, topics: To
     topics.fill(topic, [b"\xff\xfe", "1999-12-31 23:59:59 too old", "2999-01-01 00:00:00 too new"])
     done = lake.run()
     assert (done.rows, done.details["quarantined"], done.details["repeats"]) == (2, 4, 1)
+    assert done.batch_s is not None and done.batch_s > 0
     assert lake.reasons() == {
         b"\xff\xfe": "not UTF-8",
         b"no time here": "no time",

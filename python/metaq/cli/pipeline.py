@@ -34,6 +34,15 @@ Master = Annotated[
         show_default=False,
     ),
 ]
+MetricsListen = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-listen",
+        help="Serve /metrics, /livez and /readyz at this address; port 0 selects a free one.",
+        metavar="HOST:PORT",
+        show_default=False,
+    ),
+]
 
 LINE_INTERVAL = 10
 """If standard error is not a terminal, every tenth report is printed."""
@@ -57,6 +66,10 @@ def run(
     config: ConfigFile,
     master: Master = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    metrics_listen: MetricsListen = None,
+    insecure_listen: Annotated[
+        bool, typer.Option("--insecure-listen", help="Allow other machines to read the metrics.")
+    ] = False,
     output: Output = Format.table,
 ) -> None:
     """Run a pipeline until it is done, or until Ctrl-C or SIGTERM. The next run continues from there."""
@@ -66,8 +79,13 @@ def run(
             plan = pipeline.plan()
         _print_plan(plan, output)
         return
-    with _naming(config), _stopped_by_signals() as stop, _reporting(name, output) as report:
-        done = pipeline.run(report, stop)
+    with (
+        _naming(config),
+        _stopped_by_signals() as stop,
+        _reporting(name, output) as report,
+        _measured(name, config, metrics_listen, report, is_open=insecure_listen) as measured,
+    ):
+        done = pipeline.run(measured, stop)
     if output is Format.table:
         typer.echo(f"{name} ended; {_line(done)}")
 
@@ -214,6 +232,36 @@ def _reporting(name: str, output: Format) -> Iterator[Report]:
             reports += 1
 
         yield print_some
+
+
+@contextmanager
+def _measured(
+    name: str, config: Path, listen: str | None, report: Report, *, is_open: bool
+) -> Iterator[Report]:
+    """Yields a report that also updates the metrics, if they are wanted; raises ConfigError."""
+    if listen is None:
+        yield report
+        return
+    from metaq.config.derive import require_private, resolve_host
+    from metaq.config.kinds import split_endpoint
+    from metaq.errors import ConfigError
+    from metaq.pipelines.metrics_page import PipelineMetrics, served
+
+    try:
+        host, port = split_endpoint(listen)
+    except ValueError as error:
+        raise ConfigError(f"--metrics-listen {listen}: it {error}") from None
+    address = resolve_host(host or "127.0.0.1")
+    require_private(address, port, is_open=is_open)
+    metrics = PipelineMetrics(name, config)
+
+    def report_twice(progress: Progress) -> None:
+        metrics.report(progress)
+        report(progress)
+
+    with served(metrics, address, port) as place:
+        print(f"{name}: metrics at http://{place}/metrics", file=sys.stderr, flush=True)
+        yield report_twice
 
 
 def _line(progress: Progress) -> str:

@@ -180,12 +180,13 @@ def metrics_address(config: Config) -> tuple[str, int] | None:
         return None
     host, port = split_endpoint(config["metrics_listen"])
     address = resolve_host(host or config["host"])
-    _check_private(address, port, config)
+    require_private(address, port, is_open=config["insecure_listen"])
     return address, port
 
 
-def _check_private(address: str, port: int, config: Config) -> None:
-    if not ipaddress.ip_address(address).is_loopback and not config["insecure_listen"]:
+def require_private(address: str, port: int, *, is_open: bool) -> None:
+    """Raises ConfigError if other machines can connect to the address, unless that is wanted."""
+    if not ipaddress.ip_address(address).is_loopback and not is_open:
         raise ConfigError(
             f"{join_endpoint(address, port)} is open to other machines, but MetaQ has no access control yet",
             hint="listen on 127.0.0.1, or use --insecure-listen if you trust the network",
@@ -203,7 +204,7 @@ def _server_settings(config: Config, port_option: str, alone: bool) -> ServerSet
         listen_host, port = split_endpoint(config["listen"])
         host = listen_host or host
     address = resolve_host(host)
-    _check_private(address, port, config)
+    require_private(address, port, is_open=config["insecure_listen"])
     return ServerSettings(
         host=address,
         port=port,

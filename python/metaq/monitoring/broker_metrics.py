@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -11,8 +12,10 @@ from metaq.admin.versions import version_text
 from metaq.broker.requests.heartbeats import language_name
 from metaq.broker.requests.runtime_info import earliest_ms
 from metaq.broker.state.clients import Clients, Member
+from metaq.monitoring.readiness import Check, check_broker
 from metaq.monitoring.text import Page
 from metaq.protocol import names
+from metaq.protocol.replication import GroupStatus
 
 if TYPE_CHECKING:
     from metaq.broker import Broker
@@ -29,6 +32,20 @@ PROTOCOL = {"protocol_type": "remoting"}
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """State that only the broker's own thread may read."""
+
+    checks: Sequence[Check]
+    group: GroupStatus | None
+    """The state of its group, if it is the master of one: only a master knows how far others are behind."""
+
+    @classmethod
+    def of(cls, broker: Broker) -> Observed:
+        is_leading = broker.group is not None and broker.is_master
+        return cls(check_broker(broker), broker.group.status() if broker.group and is_leading else None)
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerMetrics:
     """Makes the page of a broker. Safe to call from another thread than the broker's."""
 
@@ -36,7 +53,7 @@ class BrokerMetrics:
     series_max: int
     detail: Detail
 
-    def page(self) -> bytes:
+    def page(self, observed: Observed) -> bytes:
         """All metrics as text. A broker without a role shows only what belongs to its process."""
         broker = self.broker
         settings = broker.options.broker
@@ -49,6 +66,13 @@ class BrokerMetrics:
         page = Page(labels)
         _add_listener(page, broker.listener.figures())
         page.gauge("metaq_broker_is_master", broker.is_master)
+        page.family(
+            "metaq_broker_check",
+            "gauge",
+            (({"check": check.name}, check.fault is None) for check in observed.checks),
+        )
+        if observed.group is not None:
+            _add_group(page, observed.group)
         role = broker.role
         if role is None:
             return page.text()
@@ -76,6 +100,22 @@ def _add_listener(page: Page, figures: ListenerFigures) -> None:
     page.counter("metaq_sends_slowed_total", figures.sends_slowed)
     page.counter("metaq_sends_over_limit_total", figures.sends_over_limit)
     page.counter("metaq_pulls_paced_total", figures.pulls_paced)
+
+
+def _add_group(page: Page, group: GroupStatus) -> None:
+    page.gauge("metaq_replication_epoch", group.epoch)
+    # A node that is gone may stay in the set, which never shrinks below the minimum.
+    alive = [node for node in group.nodes if node.id in group.in_sync and node.state == "in sync"]
+    page.gauge("metaq_replication_in_sync_nodes", len(alive))
+    page.gauge("metaq_replication_in_sync_nodes_min", group.min_in_sync)
+    replicas = [node for node in group.nodes if node.role == "replica"]
+    for name, lags in {
+        "metaq_replication_lag_bytes": [(node.id, node.lag_bytes) for node in replicas],
+        "metaq_replication_lag_milliseconds": [(node.id, node.lag_ms) for node in replicas],
+    }.items():
+        page.family(
+            name, "gauge", (({"replica_id": str(node)}, lag) for node, lag in lags if lag is not None)
+        )
 
 
 def _add_role(page: Page, role: Master | Replica) -> None:

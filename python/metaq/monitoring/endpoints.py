@@ -6,7 +6,7 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from metaq.monitoring.broker_metrics import BrokerMetrics
+from metaq.monitoring.broker_metrics import BrokerMetrics, Observed
 from metaq.monitoring.readiness import check_broker, describe
 from metaq.monitoring.text import CONTENT_TYPE
 from metaq.monitoring.web_server import Response, WebServer
@@ -22,7 +22,7 @@ def broker_endpoints(broker: Broker, metrics: BrokerMetrics) -> WebServer:
     async def show_metrics() -> Response:
         # One at a time: each may look through all topics.
         async with scrape:
-            page = await asyncio.to_thread(metrics.page)
+            page = await asyncio.to_thread(metrics.page, Observed.of(broker))
         return Response(HTTPStatus.OK, page, CONTENT_TYPE)
 
     async def show_readiness() -> Response:

@@ -5,7 +5,7 @@ used, because each has its own dependencies. Each pipeline has a package: `binlo
 `log_transport`, `log_lake`, `stream_sql`. The modules here are shared: `settings.py` reads TOML files,
 `spark_runtime.py` runs queries on Spark, `storage.py` lists files, `json_rows.py` parses JSON,
 `source_columns.py` names the columns of messages, `topic_lag.py` measures how far a query is behind,
-`report_timer.py`, `quiet_failures.py` and `send_errors.py` are small rules.
+`metrics_page.py` serves metrics, `report_timer.py`, `quiet_failures.py` and `send_errors.py` are small rules.
 """
 
 from __future__ import annotations
@@ -86,6 +86,10 @@ class Progress:
     lag_s: float | None = None
     """The time by which it is behind its source; None if that is unknown."""
     rows_per_second: float = 0.0
+    batch_s: float | None = None
+    """The duration of the last batch; None without one, or for a pipeline without batches."""
+    restarts: int = 0
+    """How often a query was started again in this run."""
     details: dict[str, object] = field(default_factory=dict)
 
 

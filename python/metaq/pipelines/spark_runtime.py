@@ -230,7 +230,8 @@ def run_query(
     """
     for left in reversed(range(STARTS_MAX)):
         try:
-            return _follow(start(), update, report, stop, update_lag or _update_lag)
+            progress = Progress(phase="running", restarts=STARTS_MAX - 1 - left)
+            return _follow(start(), progress, update, report, stop, update_lag or _update_lag)
         except CommandError as error:
             # Spark gives the Python worker of a source ten seconds to start, too few on a busy machine.
             if WORKER_LATE not in str(error) or not left or stop.is_set():
@@ -241,12 +242,12 @@ def run_query(
 
 def _follow(
     query: StreamingQuery,
+    progress: Progress,
     update: Callable[[Progress], None],
     report: Report,
     stop: threading.Event,
     update_lag: LagUpdate,
 ) -> Progress:
-    progress = Progress(phase="running")
     timer = ReportTimer()
     while query.isActive and not stop.is_set():
         stop.wait(POLL_S)
@@ -254,6 +255,7 @@ def _follow(
             continue
         update(progress)
         progress.rows_per_second = timer.rows_per_second(progress.rows)
+        _update_batch(query, progress)
         update_lag(query, progress)
         report(replace(progress))
     with spark_errors():
@@ -262,6 +264,7 @@ def _follow(
         else:
             query.awaitTermination()
     update(progress)
+    _update_batch(query, progress)
     update_lag(query, progress)
     progress.phase = "stopped"
     report(replace(progress))
@@ -295,6 +298,13 @@ def group_offsets(
         yield commit
     finally:
         remove()
+
+
+def _update_batch(query: StreamingQuery, progress: Progress) -> None:
+    last = query.lastProgress
+    # While nothing arrives, Spark reports a trigger without a batch.
+    if last is not None and "addBatch" in last.durationMs:
+        progress.batch_s = last.durationMs["triggerExecution"] / 1000
 
 
 def _update_lag(query: StreamingQuery, progress: Progress) -> None:

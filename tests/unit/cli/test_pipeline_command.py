@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from metaq import pipelines
 from metaq.cli import app
-from metaq.errors import CommandError
+from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import DifferingKey, Plan, Progress, Report, TableVerification, Verification
 from metaq.protocol.errors import Unreachable
 
@@ -86,8 +86,24 @@ def test_a_run_for_programs() -> None:
         "bytes": 5,
         "lag_s": 0.25,
         "rows_per_second": 0.0,
+        "batch_s": None,
+        "restarts": 0,
         "details": {"place": "x:4"},
     }
+
+
+@pytest.mark.parametrize("given", ["nowhere", "0.0.0.0:0"])
+def test_metrics_need_an_address_on_this_machine(given: str) -> None:
+    outcome = CliRunner().invoke(
+        app, ["pipeline", "run", "endless", "--config", "some.toml", "--metrics-listen", given]
+    )
+    assert isinstance(outcome.exception, ConfigError)
+    assert ("HOST:PORT" if given == "nowhere" else "open to other machines") in str(outcome.exception)
+
+
+def test_a_run_serves_its_metrics() -> None:
+    _, stderr = command("run", "endless", "--config", "some.toml", "--metrics-listen", "127.0.0.1:0")
+    assert "endless: metrics at http://127.0.0.1:" in stderr
 
 
 def test_a_dry_run_prints_the_plan() -> None:

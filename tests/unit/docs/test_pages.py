@@ -13,6 +13,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
     ROOT / "bench" / "README.md",
+    ROOT / "deploy" / "README.md",
     ROOT / "tests" / "interop" / "README.md",
 ]
 CRATES = {path.name for path in (ROOT / "crates").iterdir()}

@@ -43,7 +43,8 @@ def run(queries: list[Any]) -> Progress:
 
 def test_a_slow_worker_restarts_the_query() -> None:
     late = Query(f"[STREAM_FAILED] {WORKER_LATE}. SQLSTATE: XXKST")
-    assert run([late, late, Query()]).phase == "stopped"
+    done = run([late, late, Query()])
+    assert (done.phase, done.restarts) == ("stopped", 2)
     queries = [late] * (STARTS_MAX + 1)
     with pytest.raises(CommandError, match=WORKER_LATE):
         run(queries)

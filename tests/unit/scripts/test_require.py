@@ -1,4 +1,4 @@
-"""scripts/require.sh finds etcd, or says what to install."""
+"""scripts/require.sh finds etcd and Prometheus, or says what to install."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def link(folder: Path, *tools: str) -> None:
         (folder / tool).symlink_to(found)
 
 
-def require_etcd(folder: Path) -> subprocess.CompletedProcess[str]:
+def require(folder: Path, tool: str = "etcd") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", str(SCRIPTS / "require.sh"), "etcd"],
+        ["bash", str(SCRIPTS / "require.sh"), tool],
         env={"PATH": str(folder)},
         capture_output=True,
         text=True,
@@ -49,7 +49,7 @@ def require_etcd(folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("version", ["3.4.23", "3.5.16", "3.10.0", "4.0.0"])
 def test_an_etcd_on_the_path_is_enough(folder: Path, version: str) -> None:
     program(folder, "etcd", f"echo 'etcd Version: {version}'; echo 'Go Version: go1.19.8'")
-    outcome = require_etcd(folder)
+    outcome = require(folder)
     assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
@@ -57,7 +57,7 @@ def test_an_etcd_on_the_path_is_enough(folder: Path, version: str) -> None:
 def test_without_root_it_says_what_to_install(folder: Path, version: str | None) -> None:
     if version is not None:
         program(folder, "etcd", f"echo 'etcd Version: {version}'")
-    outcome = require_etcd(folder)
+    outcome = require(folder)
     assert outcome.returncode == 1
     assert ADVICE in outcome.stderr and INSTALL in outcome.stderr
     assert not (folder / "installed").exists()
@@ -66,7 +66,7 @@ def test_without_root_it_says_what_to_install(folder: Path, version: str | None)
 def test_root_without_a_mirror_learns_the_same(folder: Path) -> None:
     program(folder, "id", "echo 0")
     link(folder, "mktemp", "rm", "touch", "flock")
-    outcome = require_etcd(folder)
+    outcome = require(folder)
     assert outcome.returncode == 1
     assert (folder / "installed").exists()
     assert ADVICE in outcome.stderr and INSTALL in outcome.stderr
@@ -93,3 +93,13 @@ def test_only_one_script_at_a_time_installs(folder: Path) -> None:
     told = [script.communicate(timeout=60)[1] for script in scripts]
     assert [script.returncode for script in scripts] == [0, 0, 0], told
     assert (folder / "log").read_text().split() == ["begins", "ends"]
+
+
+@pytest.mark.parametrize(("version", "is_enough"), [("2.42.0", True), ("3.1.0", True), ("2.33.5", False)])
+def test_prometheus_needs_both_programs(folder: Path, version: str, is_enough: bool) -> None:
+    program(folder, "prometheus", f"echo 'prometheus, version {version}'")
+    assert require(folder, "prometheus").returncode == 1
+    program(folder, "promtool", "true")
+    outcome = require(folder, "prometheus")
+    assert outcome.returncode == (0 if is_enough else 1)
+    assert ("missing: Prometheus 2.40 or newer" in outcome.stderr) is not is_enough
