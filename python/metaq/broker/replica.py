@@ -11,7 +11,7 @@ from typing import Final
 from metaq._core import BrokerPlane
 from metaq._core import Request as CoreRequest
 from metaq.broker.node import NO_ROLE, Node
-from metaq.broker.requests.admin import Admin, AdminParts
+from metaq.broker.requests.admin import Admin, AdminParts, concerns_process, parse_properties
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
@@ -20,6 +20,8 @@ from metaq.protocol import admin, clients, groups, messages, offsets, replicatio
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers, Request
+from metaq.protocol.errors import Refused
+from metaq.protocol.process_options import ProcessOptions
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +78,7 @@ class ReplicaHandlers(Handlers):
         self._without_master = frozenset(command.code for command in WITHOUT_MASTER if stands_in)
 
     def begin(self, request: Request) -> Awaitable[None] | None:
-        if request.code in self._here:
+        if request.code in self._here or _concerns_process(request):
             return self._handlers.begin(request)
         if isinstance(request, CoreRequest) and request.relay():
             return None
@@ -85,6 +87,16 @@ class ReplicaHandlers(Handlers):
         if not request.oneway:
             request.respond(ResponseCode.SERVICE_NOT_AVAILABLE, remark=_NO_MASTER)
         return None
+
+
+def _concerns_process(request: Request) -> bool:
+    """Returns whether the request sets options of this process, such as its log level, and nothing else."""
+    if request.code != admin.UpdateBrokerConfig.code:
+        return False
+    try:
+        return concerns_process(parse_properties(request.body))
+    except Refused:
+        return False
 
 
 class Replica:
@@ -111,6 +123,7 @@ class Replica:
                 groups=self.state.groups,
                 statistics=self.state.statistics,
                 switches=node.switches,
+                process=ProcessOptions(node.slow_requests),
                 address=node.address,
                 started_ms=node.started_ms,
                 pools=node.pools,

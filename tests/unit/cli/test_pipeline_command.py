@@ -42,6 +42,7 @@ class Endless:
 @pytest.fixture(autouse=True)
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines, "load", lambda name: Endless)
+    monkeypatch.setenv("METAQ_LOG_FORMAT", "text")
 
 
 def command(*arguments: str) -> tuple[str, str]:

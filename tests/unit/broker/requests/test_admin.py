@@ -19,6 +19,7 @@ from metaq.broker.state.stats import Statistics
 from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
 from metaq.protocol.bodies import KVTable
 from metaq.protocol.errors import Refused
+from metaq.protocol.process_options import ProcessOptions
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 from metaq.work_pools import WorkPools
 
@@ -85,6 +86,7 @@ class Desk:
         self.tables = tables
         self.plane = FakePlane()
         self.switches = Switches()
+        self.slow_requests = SimpleNamespace(limit_ms=1000)
         plane, store = cast(BrokerPlane, self.plane), cast(Store, FakeStore())
         listener = cast(Listener, FakeListener())
         options = BrokerOptions(
@@ -104,6 +106,7 @@ class Desk:
                 groups=tables.groups,
                 statistics=Statistics(plane, listener, store, tables.clock, "c"),
                 switches=self.switches,
+                process=ProcessOptions(self.slow_requests),
                 address="127.0.0.1:10911",
                 started_ms=tables.clock.now_ms(),
                 pools=WorkPools(),
