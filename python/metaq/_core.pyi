@@ -77,6 +77,7 @@ __all__ = [
     "ScanStop",
     "SendBuffer",
     "SendFuture",
+    "SlowRequest",
     "Store",
     "StoreFailure",
     "StoreFigures",

@@ -15,6 +15,7 @@ from typing import Final
 
 from metaq._core import Listener, Request, SlowRequest
 from metaq.protocol.command import Command, commands
+from metaq.protocol.errors import ProtocolError
 from metaq.protocol.peer_log import PeerLog, peer_log
 
 _log = logging.getLogger(__name__)
@@ -136,9 +137,12 @@ def _named(command: type[Command] | None, fields: Mapping[str, str]) -> str:
     """Returns the topics and groups that a request names."""
     if command is None or isinstance(command.resources, str):
         return ""
-    return ", ".join(
-        f"{kind} {_shown(fields[name])}" for name, kind in command.resources.items() if name in fields
-    )
+    try:
+        header = command.parse(fields)
+    except ProtocolError:
+        return ""
+    named = ((kind, getattr(header, name)) for name, kind in command.resources.items())
+    return ", ".join(f"{kind} {_shown(name)}" for kind, name in named if name)
 
 
 def _shown(name: str) -> str:
