@@ -50,6 +50,8 @@ impl Acknowledged {
 struct Unconfirmed {
     end_offset: i64,
     since_ms: u64,
+    /// When the wait for a limit ended; `since_ms` if there was none.
+    held_until_ms: u64,
     request_code: i32,
     encoding: Encoding,
     opaque: i32,
@@ -124,10 +126,12 @@ pub struct Waits<'a> {
 }
 
 impl Waits<'_> {
-    /// Notes a request that waited long for its confirmation, with the topic of its first record.
+    /// Notes a request that waited long for its confirmation, with the topic of its first record. The time that it
+    /// waited for a limit does not count.
     #[cold]
-    fn note_slow(&self, answer: &Unconfirmed, waited_ms: u64) {
-        let Some(broker) = self.broker else {
+    fn note_slow(&self, answer: &Unconfirmed) {
+        let waited_ms = self.now_ms.saturating_sub(answer.held_until_ms);
+        let Some(broker) = self.broker.filter(|_| waited_ms >= self.slow_ms) else {
             return;
         };
         let (flush_ms, replicas_ms) = broker.store.confirmation_parts(answer.end_offset, waited_ms);
@@ -208,9 +212,11 @@ impl Answers {
     fn add_when_confirmed(&mut self, ask: &Ask<'_>, acknowledged: Acknowledged, end_offset: i64) {
         self.confirm_to = self.confirm_to.max(end_offset);
         self.unconfirmed_bytes += acknowledged.batch_bytes();
+        let since_ms = ask.peer.now_ms();
         self.unconfirmed.push_back(Unconfirmed {
             end_offset,
-            since_ms: ask.peer.now_ms(),
+            since_ms,
+            held_until_ms: since_ms,
             request_code: ask.header.code,
             encoding: ask.encoding,
             opaque: ask.header.opaque,
@@ -273,6 +279,13 @@ impl Answers {
         self.appended |= std::mem::take(&mut from.appended);
         self.ended |= std::mem::take(&mut from.ended);
         self.confirm_to = self.confirm_to.max(std::mem::take(&mut from.confirm_to));
+    }
+
+    /// Notes that these answers have waited for a limit until now.
+    pub fn end_hold(&mut self, now_ms: u64) {
+        for answer in &mut self.unconfirmed {
+            answer.held_until_ms = now_ms;
+        }
     }
 
     /// Appends all answers of another pass, whose work for the store is done or taken over.
@@ -350,7 +363,7 @@ impl Answers {
             broker.latencies.record(exchange, waited_ms);
         }
         if waited_ms >= waits.slow_ms {
-            waits.note_slow(&answer, waited_ms);
+            waits.note_slow(&answer);
         }
         self.unconfirmed_bytes -= answer.acknowledged.batch_bytes();
         let out = self.output.tail();

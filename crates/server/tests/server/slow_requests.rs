@@ -75,6 +75,22 @@ fn quick_requests_and_held_pulls_are_not_slow() {
 }
 
 #[test]
+fn a_send_that_waited_for_a_limit_is_not_slow() {
+    let plane = Plane::with(|setup| setup.topics[0].send_limit = messages_per_second(10));
+    plane.listener.shared.slow_requests.set_limit_ms(LIMIT_MS);
+    let mut client = plane.connect();
+    client.put("free");
+    plane.listener.shared.slow_requests.take();
+    client.send(SEND_MESSAGE_V2, &send_fields(""), b"slowed");
+    client.expect_silence();
+    pass_time();
+    plane.clock.advance_ms(100);
+    assert_eq!(client.answer().code, response_code::SUCCESS);
+    assert_eq!(plane.counts().sends_slowed, 1);
+    assert_eq!(plane.listener.shared.slow_requests.take(), (Vec::new(), 0));
+}
+
+#[test]
 fn nothing_is_kept_while_it_is_off() {
     let plane = plane();
     plane.listener.shared.slow_requests.set_limit_ms(0);
