@@ -22,10 +22,9 @@ class TopicCheck:
     def __str__(self) -> str:
         if self.queues is None:
             return f"topic {self.topic}: {self.nameservers} answers, and does not know it yet"
-        return (
-            f"topic {self.topic}: {self.nameservers} answers, and so does "
-            f"{counted(self.brokers, 'broker')} with {counted(self.queues, 'queue')}"
-        )
+        brokers = f"{counted(self.brokers, 'broker')} with {counted(self.queues, 'queue')}"
+        answers = "answers" if self.brokers == 1 else "answer"
+        return f"topic {self.topic}: {self.nameservers} answers, and {brokers} {answers}"
 
 
 def check_topic(nameservers: str, topic: str) -> TopicCheck:

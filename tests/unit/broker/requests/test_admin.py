@@ -153,10 +153,21 @@ def test_switches_are_set_and_shown_by_apaches_names(desk: Desk, request_with: A
     assert desk.admin.config()["storeReplyMessageEnable"] == "false"
 
 
+def test_options_of_the_process_change_without_a_registration(desk: Desk, request_with: Any) -> None:
+    update(desk, request_with(b"slow_request_ms=50"))
+    assert desk.slow_requests.limit_ms == 50
+    assert desk.admin.config()["slow_request_ms"] == "50"
+    assert (
+        '"counter":1' in desk.admin.get_broker_config(GetBrokerConfig(), request_with()).header()["version"]
+    )
+    assert not desk.tables.published, "name servers do not show them"
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [
         (b"storePathRootDir=/elsewhere", 16),
+        (b"brokerPermission=4\nlog_level=loud", 29),
         (b"brokerPermission=4\nnamesrvAddr=1.2.3.4:5", 16),
         (b"brokerPermission=8", 29),
         (b"brokerPermission=-1", 29),
