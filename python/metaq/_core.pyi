@@ -77,6 +77,7 @@ __all__ = [
     "ScanStop",
     "SendBuffer",
     "SendFuture",
+    "SlowRequest",
     "Store",
     "StoreFailure",
     "StoreFigures",
@@ -190,7 +191,30 @@ class Listener:
     def count_group_memory(self, group: str, bytes: int) -> None:
         """Counts bytes that the control plane keeps for a group, with those of its pulls that wait; negative
         if it keeps less than before."""
+    def set_slow_request_ms(self, limit_ms: int) -> None:
+        """Keeps requests that take at least this long for `take_slow_requests`; 0: none."""
+    def take_slow_requests(self) -> tuple[list[SlowRequest], int]:
+        """The slow requests that the data plane answered since the last call, and how many more there were.
+        The time that a pull is held does not count."""
     def figures(self) -> ListenerFigures: ...
+
+@final
+class SlowRequest:
+    """A request that took long, or several of one kind that were handled together."""
+
+    @property
+    def remote(self) -> str:
+        """The peer's `ip:port`."""
+    @property
+    def code(self) -> int | None:
+        """None for answers that the peer was slow to read."""
+    @property
+    def requests(self) -> int: ...
+    @property
+    def topic(self) -> str | None: ...
+    @property
+    def parts(self) -> list[tuple[str, int]]:
+        """Milliseconds by part: `handled`, `flush`, `replicas`, `written`."""
 
 @final
 class ListenerFigures:
@@ -265,6 +289,9 @@ class Request:
     @property
     def remote(self) -> str:
         """The peer's `ip:port`."""
+    @property
+    def age_ms(self) -> int:
+        """The time since it arrived."""
     def respond(
         self,
         code: int = 0,

@@ -9,7 +9,8 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from metaq._core import Clock, StoreFailure
 from metaq.config import Config
@@ -21,6 +22,7 @@ from metaq.config.derive import (
     nameserver_settings,
 )
 from metaq.errors import CommandError
+from metaq.held_file import holder, named_process
 from metaq.private_files import whose
 from metaq.systemd import READY, STOPPING, notify
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from metaq.nameserver import NameServer
 
 Role = Literal["serve", "nameserver", "broker"]
+LOCK: Final = "lock"
+"""The lock file of a store, in its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +49,17 @@ class Ready:
     """The Apache master that the broker copies, until it takes over."""
     metrics: str | None = None
     """The address of /metrics, /livez and /readyz."""
+    silent_nameservers: tuple[str, ...] | None = None
+    """The name servers with which the broker could not register yet. Only people read this: it may change at
+    any moment."""
 
 
 async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> None:
     """Starts the parts of the role, announces them and runs until SIGINT or SIGTERM."""
     # Everything that this process writes is its own, such as files that a filter function leaves.
     os.umask(0o077)
+    if role != "nameserver":
+        _check_folder(config["data"])
     stop = _stop_on_signal()
     clock = Clock()
     nameserver: NameServer | None = None
@@ -73,6 +82,7 @@ async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> 
                 replication=broker.group.replication_address if broker and broker.group else None,
                 apache_master=broker.apache.master_address if broker and broker.apache else None,
                 metrics=metrics,
+                silent_nameservers=_silent_nameservers(broker),
             )
         )
         notify(READY, f"STATUS=serves as {role}")
@@ -146,6 +156,25 @@ async def _start_broker(
     return broker
 
 
+def _silent_nameservers(broker: Broker | None) -> tuple[str, ...] | None:
+    """Returns the name servers that the broker has not reached. A broker in a group does not wait for any of
+    them, so it cannot know this yet."""
+    if broker is None or broker.options.replication is not None or not broker.is_master:
+        return None
+    registered = broker.master.registration.registered
+    return tuple(address for address in broker.options.nameservers if address not in registered) or None
+
+
+def _check_folder(data: str) -> None:
+    """Raises CommandError if there is a file in place of the data folder, or of a folder above it."""
+    folder = Path(data).expanduser()
+    for path in (folder, *folder.parents):
+        if path.exists():
+            if not path.is_dir():
+                raise CommandError(f"{path} is a file, not a folder", hint="choose a folder with --data")
+            return
+
+
 async def _start_monitoring(config: Config, broker: Broker, stack: AsyncExitStack) -> str | None:
     """Serves the pages for monitoring and returns their address; None if they are switched off."""
     address = metrics_address(config)
@@ -169,12 +198,24 @@ def _explained(flag: str, data: str = "") -> Iterator[None]:
     try:
         yield
     except StoreFailure as error:
-        is_private = "ermission denied" in str(error)
-        hint = whose(data, PermissionError()) if is_private else ""
-        raise CommandError(f"the store cannot be opened: {error}", hint=hint) from None
+        raise CommandError(f"the store cannot be opened: {error}", hint=_store_hint(error, data)) from None
     except OSError as error:
         is_taken = error.errno == errno.EADDRINUSE
         hint = f"choose another port with {flag}; 0 takes a free one" if is_taken else ""
         if error.filename:
             hint = whose(error.filename, error) or hint
         raise CommandError(error.strerror or str(error), hint=hint) from None
+
+
+def _store_hint(error: StoreFailure, data: str) -> str:
+    """Names the owner of a private store, or the process that holds the lock of one that is in use."""
+    if "ermission denied" in str(error):
+        return whose(data, PermissionError())
+    if "is in use by another process" not in str(error):
+        return ""
+    pid = holder(Path(data).expanduser() / LOCK)
+    return (
+        ""
+        if pid is None
+        else f"{named_process(pid)} uses it: stop that, or choose another folder with --data"
+    )

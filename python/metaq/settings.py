@@ -91,6 +91,9 @@ class ServerSettings:
     """Memory that is kept for one group over all its connections: pulls that wait, clients, subscriptions.
     Beyond it, pulls of the group may not wait."""
     memory_trim_interval_s: float = 10.0
+    slow_request_ms: int = 1_000
+    """Requests that take at least this long are logged with the parts of their time; 0 means none. A third of
+    the time that clients wait for a send, so that the log names a cause before they give up."""
     worker_threads: int = 2
     relay_timeout_ms: int = 3_000
     """How long a replica waits for the answer of its master to a request that it relays; as long as a Java

@@ -44,7 +44,8 @@ def test_the_first_commands(served: Metaq, tmp_path: Path) -> None:
     assert "Hello has 4 queues on broker-a" in output
     assert "SEND_OK Hello broker-a queue" in output
     assert re.search(r"\d:0 \[greeting\] first message$", output, flags=re.MULTILINE)
-    assert len(re.findall(r"^ ?broker-a +\d", output, flags=re.MULTILINE)) == 4
+    # A line for the settings on the broker, and one for each of the four queues.
+    assert len(re.findall(r"^ ?broker-a +\d", output, flags=re.MULTILINE)) == 5
 
 
 def test_the_roles_apart(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import metaq
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress
 from metaq.pipelines.stream_sql.pipeline import StreamSql
+from metaq.protocol.errors import Unreachable
 from tests.spark.cluster import Cluster
 from tests.spark.patience import patiently
 from tests.spark.running import RunningPipeline, batches_done, forget_last_commit
@@ -190,6 +191,8 @@ def test_rows_that_change_and_bad_messages(
     assert plan.facts["columns"] == "k:string,n:bigint"
     assert any("Aggregate" in str(row["plan"]) for row in plan.tables)
     assert plan.warnings == ["no watermark in events: the state of the job grows without end"]
+    (check,) = plan.checks
+    assert check.startswith("source events: 127.0.0.1:") and check.endswith(" answer")
 
 
 def test_state_survives_a_kill_on_a_cluster(
@@ -292,6 +295,13 @@ def test_rows_are_merged_by_keys_that_identify_them(
     with pytest.raises(CommandError, match=r"sink\.keys do not identify rows: a batch has 2 with k = new"):
         job.run()
     assert spark.read.format("delta").load(str(job.home / "last")).count() == 1
+
+
+def test_a_plan_asks_the_servers_of_the_sink(job: Job, make_topic: MakeTopic) -> None:
+    sink = 'format = "topic"\ntopic = "out"\nnamesrv = "127.0.0.1:1"'
+    job.write("SELECT k, at FROM events", source("events", make_topic(), EVENTS), sink)
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        StreamSql.from_file(job.file).plan()
 
 
 def test_only_queries_are_executed(job: Job, spark: SparkSession, make_topic: MakeTopic) -> None:

@@ -48,7 +48,8 @@ class Child:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            env={**os.environ, **(environment or {})},
+            # Tests look for sentences in the logs of servers.
+            env={"METAQ_LOG_FORMAT": "text", **os.environ, **(environment or {})},
         )
 
     @property

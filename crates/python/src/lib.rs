@@ -35,6 +35,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::event::Request>()?;
     module.add_class::<server::expression::Expression>()?;
     module.add_class::<server::figures::ListenerFigures>()?;
+    module.add_class::<server::figures::SlowRequest>()?;
     module.add_class::<server::figures::PlaneFigures>()?;
     module.add_class::<server::figures::StoreFigures>()?;
     module.add_class::<server::function::FilterBatch>()?;

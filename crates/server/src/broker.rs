@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use metaq_store::{Store, StoreEvents};
+use metaq_wire::Record;
 use parking_lot::Mutex;
 
 use crate::limits::flow::Flow;
@@ -162,6 +163,12 @@ impl Broker {
             answers.note_appended();
         }
         answers.finish_pass(&self.store);
+    }
+
+    /// The topic of the record that starts there, confirmed or not.
+    pub(crate) fn topic_of(&self, physical_offset: i64) -> Option<String> {
+        let bytes = self.store.appended_record_at(physical_offset)?;
+        Record::decode(&bytes).ok().map(|record| String::from_utf8_lossy(record.topic).into_owned())
     }
 
     /// Wakes `peer` when the store confirms more. Ask again after every wake-up.

@@ -38,6 +38,7 @@ pub use broker::Broker;
 pub use codes::{HOT_CODES, request_code, response_code};
 pub use limits::rate::{Limit, Rates};
 pub use metrics::scrape::{Scrape, Scraped};
+pub use metrics::slow_requests::{SlowRequest, SlowRequests};
 pub use metrics::traffic::{GroupTraffic, TopicTraffic};
 pub use net::counts::ListenerFigures;
 pub use net::crossing::{Crossed, Event};

@@ -59,6 +59,7 @@ impl OpenStore {
         let is_moved = match &outcome {
             Ok(()) => {
                 self.log.progress.set_flushed(end);
+                self.flush.times.note(end);
                 self.sync_followers.notify();
                 self.confirm()
             }

@@ -120,6 +120,20 @@ impl Store {
         if self.shared.settings.sync_flush { progress.flushed() } else { progress.appended() }
     }
 
+    /// Splits the time that the confirmation of `end_offset` took until now: milliseconds that it waited for this disk,
+    /// then for replicas.
+    pub fn confirmation_parts(&self, end_offset: i64, waited_ms: u64) -> (u64, u64) {
+        if !self.shared.log.progress.needs_replicas() {
+            return (waited_ms, 0);
+        }
+        if !self.shared.settings.sync_flush {
+            return (0, waited_ms);
+        }
+        let replicas_ms =
+            self.shared.flush.times.age_ms(end_offset).map_or(0, |age_ms| age_ms.min(waited_ms));
+        (waited_ms - replicas_ms, replicas_ms)
+    }
+
     /// The physical offset of the oldest byte.
     pub fn start_offset(&self) -> i64 {
         self.shared.log.start_offset()

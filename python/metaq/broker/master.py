@@ -26,6 +26,7 @@ from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
 from metaq.broker.state.recall_key import load_recall_key
 from metaq.protocol import names
+from metaq.protocol.process_options import ProcessOptions
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Master:
                 groups=self.state.groups,
                 statistics=self.state.statistics,
                 switches=node.switches,
+                process=ProcessOptions(node.slow_requests),
                 address=node.address,
                 started_ms=node.started_ms,
                 pools=node.pools,

@@ -26,6 +26,7 @@ from metaq.memory import MemoryTrim
 from metaq.protocol.dispatch import Unavailable
 from metaq.protocol.pump import Pump
 from metaq.protocol.slots import QuestionLimits
+from metaq.protocol.slow_requests import SlowRequests
 from metaq.settings import ServerSettings
 from metaq.work_pools import WorkPools
 
@@ -78,6 +79,7 @@ class Node:
     listener: Listener
     clients: Clients
     pump: Pump
+    slow_requests: SlowRequests
     memory_trim: MemoryTrim
     started_ms: int
     pools: WorkPools = field(default_factory=WorkPools)
@@ -162,6 +164,7 @@ class Node:
         self.listener.start()
         self.pump.start()
         self.memory_trim.start()
+        self.slow_requests.start()
 
 
 def question_limits(settings: ServerSettings) -> QuestionLimits:
@@ -204,13 +207,31 @@ async def open_node(
     def forget(closed: Closed) -> None:
         clients.remove_connection(closed.connection)
 
-    pump = Pump(listener, NO_ROLE, on_closed=forget, questions=question_limits(options.server))
+    slow_requests = SlowRequests(listener, options.server.slow_request_ms)
+    undo.push_async_callback(slow_requests.stop)
+    pump = Pump(
+        listener,
+        NO_ROLE,
+        on_closed=forget,
+        questions=question_limits(options.server),
+        slow_requests=slow_requests,
+    )
     undo.push_async_callback(pump.stop)
     memory_trim = MemoryTrim(listener, options.server.memory_trim_interval_s)
     undo.push_async_callback(memory_trim.stop)
     started_ms = clock.now_ms()
     node = Node(
-        options, clock, functions, store, journal, listener, clients, pump, memory_trim, started_ms=started_ms
+        options,
+        clock,
+        functions,
+        store,
+        journal,
+        listener,
+        clients,
+        pump,
+        slow_requests,
+        memory_trim,
+        started_ms=started_ms,
     )
     opened.append(node)
     return node

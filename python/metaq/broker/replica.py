@@ -11,7 +11,7 @@ from typing import Final
 from metaq._core import BrokerPlane
 from metaq._core import Request as CoreRequest
 from metaq.broker.node import NO_ROLE, Node
-from metaq.broker.requests.admin import Admin, AdminParts
+from metaq.broker.requests.admin import Admin, AdminParts, concerns_process, parse_properties
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.requests.health import HealthParts, HealthRequests
 from metaq.broker.state.broker_state import BrokerState
@@ -21,6 +21,8 @@ from metaq.protocol import admin, clients, groups, health, messages, offsets, re
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers, Request
+from metaq.protocol.errors import Refused
+from metaq.protocol.process_options import ProcessOptions
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class ReplicaHandlers(Handlers):
         self._without_master = frozenset(command.code for command in WITHOUT_MASTER if stands_in)
 
     def begin(self, request: Request) -> Awaitable[None] | None:
-        if request.code in self._here:
+        if request.code in self._here or _concerns_process(request):
             return self._handlers.begin(request)
         if isinstance(request, CoreRequest) and request.relay():
             return None
@@ -88,6 +90,16 @@ class ReplicaHandlers(Handlers):
         if not request.oneway:
             request.respond(ResponseCode.SERVICE_NOT_AVAILABLE, remark=_NO_MASTER)
         return None
+
+
+def _concerns_process(request: Request) -> bool:
+    """Returns whether the request sets options of this process, such as its log level, and nothing else."""
+    if request.code != admin.UpdateBrokerConfig.code:
+        return False
+    try:
+        return concerns_process(parse_properties(request.body))
+    except Refused:
+        return False
 
 
 class Replica:
@@ -114,6 +126,7 @@ class Replica:
                 groups=self.state.groups,
                 statistics=self.state.statistics,
                 switches=node.switches,
+                process=ProcessOptions(node.slow_requests),
                 address=node.address,
                 started_ms=node.started_ms,
                 pools=node.pools,

@@ -44,6 +44,8 @@ MetricsListen = Annotated[
     ),
 ]
 
+LEVELS = f"warning,{__name__}=info"
+"""The log levels of a pipeline: warnings, and its progress."""
 LINE_INTERVAL = 10
 """If standard error is not a terminal, every tenth report is printed."""
 
@@ -65,7 +67,9 @@ def run(
     name: Name,
     config: ConfigFile,
     master: Master = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Ask all servers and print the plan; change nothing.")
+    ] = False,
     metrics_listen: MetricsListen = None,
     insecure_listen: Annotated[
         bool, typer.Option("--insecure-listen", help="Allow other machines to read the metrics.")
@@ -142,27 +146,25 @@ def reread(
 
     The running pipeline takes the request within a second; without one, the next run does.
     """
-    from metaq.cli.formats import count
     from metaq.cli.output import print_one
     from metaq.errors import CommandError
     from metaq.pipelines import PIPELINES, Rereadable
+    from metaq.pipelines.counts import counted
 
     pipeline = _load(name, config, None)
     if not isinstance(pipeline, Rereadable):
         able = [other for other, entry in PIPELINES.items() if entry.reads_again]
         raise CommandError(f"{name} cannot read again", hint=f"these can: {', '.join(able)}")
     rows = pipeline.reread(table, first, last, dry_run=dry_run)
-    text = f"{table}: about {count(rows, 'row')} {'would' if dry_run else 'will'} be read again"
+    text = f"{table}: about {counted(rows, 'row')} {'would' if dry_run else 'will'} be read again"
     print_one(output, {"table": table, "rows": rows, "dry_run": dry_run}, text)
 
 
 def _load(name: str, config: Path, master: str | None) -> Pipeline:
-    import logging
-
     from metaq.errors import CommandError
     from metaq.pipelines import PIPELINES, RunsOnSpark, load
 
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(message)s")
+    _set_up_logging()
     pipeline = load(name).from_file(config)
     if master is None:
         return pipeline
@@ -172,6 +174,16 @@ def _load(name: str, config: Path, master: str | None) -> Pipeline:
             f"{name} does not run on Spark and has no --master", hint=f"these do: {', '.join(able)}"
         )
     return pipeline.on(master)
+
+
+def _set_up_logging() -> None:
+    """Logs to standard error as a server does. Unless the options say otherwise, only warnings are logged."""
+    from metaq.config import load
+    from metaq.server_logging import LogLevels, set_up
+
+    options = load()
+    levels = LEVELS if options.is_default("log_level") else options["log_level"]
+    set_up(LogLevels.parse(levels), options["log_format"])
 
 
 @contextmanager
@@ -228,7 +240,7 @@ def _reporting(name: str, output: Format) -> Iterator[Report]:
         def print_some(progress: Progress) -> None:
             nonlocal reports
             if reports % LINE_INTERVAL == 0:
-                print(f"{name}: {_line(progress)}", file=sys.stderr, flush=True)
+                _print_line(f"{name}: {_line(progress)}")
             reports += 1
 
         yield print_some
@@ -264,11 +276,26 @@ def _measured(
         yield report_twice
 
 
+def _print_line(text: str) -> None:
+    """Prints a line to standard error, as JSON if the log is JSON."""
+    import logging
+
+    from metaq.config import load
+    from metaq.server_logging import is_json
+
+    if is_json(load()["log_format"], sys.stderr):
+        logging.getLogger(__name__).info(text)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
 def _line(progress: Progress) -> str:
+    from metaq.pipelines.counts import counted
+
     lag = "unknown" if progress.lag_s is None else f"{progress.lag_s:.1f} s"
     details = ", ".join(f"{name} {value}" for name, value in progress.details.items() if value is not None)
     return (
-        f"{progress.phase}, {progress.rows:,} rows, {progress.bytes:,} bytes,"
+        f"{progress.phase}, {counted(progress.rows, 'row')}, {counted(progress.bytes, 'byte')},"
         f" {progress.rows_per_second:,.0f} rows/s, lag {lag}{f', {details}' if details else ''}"
     )
 
@@ -277,10 +304,14 @@ def _print_plan(plan: Plan, output: Format) -> None:
     from metaq.cli.output import print_json, print_table
 
     if output is Format.json:
-        print_json({"facts": plan.facts, "tables": plan.tables, "warnings": plan.warnings})
+        print_json(
+            {"facts": plan.facts, "checks": plan.checks, "tables": plan.tables, "warnings": plan.warnings}
+        )
         return
     for name, value in plan.facts.items():
         typer.echo(f"{name:<8} {value}")
+    for check in plan.checks:
+        typer.echo(f"checked  {check}")
     if plan.tables:
         heads = list(plan.tables[0])
         numbers = [head for head in heads if isinstance(plan.tables[0][head], int)]
@@ -293,6 +324,7 @@ def _print_verification(found: Verification, output: Format) -> None:
     from dataclasses import asdict
 
     from metaq.cli.output import print_json, print_table
+    from metaq.pipelines.counts import counted
 
     if output is Format.json:
         print_json({"same": found.is_same, **asdict(found)})
@@ -315,5 +347,4 @@ def _print_verification(found: Verification, output: Format) -> None:
         for key in table.keys:
             typer.echo(f"{table.table} {key.key}: {key.what}")
         if table.more_keys:
-            keys = "key" if table.more_keys == 1 else "keys"
-            typer.echo(f"{table.table}: {table.more_keys:,} more {keys}")
+            typer.echo(f"{table.table}: {counted(table.more_keys, 'more key')}")

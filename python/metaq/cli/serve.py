@@ -149,31 +149,38 @@ def _run(role: Role, flags: Mapping[str, object], assignments: list[str] | None,
     import logging
 
     from metaq.config import load
+    from metaq.server_logging import LogLevels, set_up
 
     config = load(flags, assignments=assignments or (), file=file)
-    logging.basicConfig(
-        level=config["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    writes_json = set_up(LogLevels.parse(config["log_level"]), config["log_format"])
     for note in config.notes:
         logging.getLogger("metaq.config").warning(note)
     # The data plane is loaded only now: a wrong setting is reported without it.
     from metaq.serve import run
 
-    asyncio.run(run(role, config, lambda ready: _announce(ready, config)))
+    asyncio.run(run(role, config, lambda ready: _announce(ready, config, writes_json=writes_json)))
 
 
-def _announce(ready: Ready, config: Config) -> None:
-    """Prints a block for people to standard error and one line for programs to standard output."""
+def _announce(ready: Ready, config: Config, *, writes_json: bool) -> None:
+    """Prints a block for people to standard error, or logs it, and prints one line for programs to standard
+    output."""
     import dataclasses
+    import logging
 
     import msgspec
 
-    print("\n".join(_greeting(ready, config)), file=sys.stderr, flush=True)
+    if writes_json:
+        words = (" ".join(line.split()) for line in _facts(ready, config))
+        logging.getLogger("metaq.serve").info("; ".join(words))
+    else:
+        print("\n".join(_greeting(ready, config)), file=sys.stderr, flush=True)
     fields = {name: value for name, value in dataclasses.asdict(ready).items() if value is not None}
+    fields.pop("silent_nameservers", None)
     print(READY, msgspec.json.encode(fields).decode(), flush=True)
 
 
-def _greeting(ready: Ready, config: Config) -> list[str]:
+def _facts(ready: Ready, config: Config) -> list[str]:
+    """Returns what runs now, and where."""
     from metaq import __version__
 
     lines = [f"MetaQ {__version__} is ready"]
@@ -192,15 +199,36 @@ def _greeting(ready: Ready, config: Config) -> list[str]:
             f"  copies       {ready.apache_master}, an Apache master, and serves no clients until you run"
         )
         lines.append(f"               metaq broker take-over {ready.broker}")
-        return [*lines, "Ctrl-C stops it."]
-    nameservers = ready.nameserver or ";".join(config["namesrv"])
-    if ready.broker and nameservers:
-        where = "" if nameservers == "127.0.0.1:9876" else f" --namesrv '{nameservers}'"
-        lines.append("Try it from another terminal:")
-        command = sys.argv[0] if sys.argv[0].endswith("/metaq") else "metaq"
-        lines.append(f"  {command} send Hello 'first message'{where}")
-        lines.append(f"  {command} tail Hello{where}")
-    elif ready.broker:
-        lines.append("  No name server is set, so no client can find this broker; set one with --namesrv")
-    lines.append("Ctrl-C stops it.")
     return lines
+
+
+def _greeting(ready: Ready, config: Config) -> list[str]:
+    has_clients = ready.broker and not ready.apache_master
+    steps = _first_steps(ready, config) if has_clients else []
+    return [*_facts(ready, config), *steps, "Ctrl-C stops it."]
+
+
+def _first_steps(ready: Ready, config: Config) -> list[str]:
+    """Returns commands that work with the broker now, or says why none does."""
+    own = (ready.nameserver,) if ready.nameserver else ()
+    nameservers = list(dict.fromkeys((*own, *config["namesrv"])))
+    silent = ready.silent_nameservers or ()
+    reached = [address for address in nameservers if address not in silent]
+    lines = []
+    if not nameservers:
+        return ["  No name server is set, so no client can find this broker; set one with --namesrv"]
+    if silent:
+        answers = "does not answer" if len(silent) == 1 else "do not answer"
+        lines.append(
+            f"  Name server {', '.join(silent)} {answers}; the broker tries again until it is registered"
+        )
+    if not reached:
+        return [*lines, "  Until then no client can find this broker"]
+    where = "" if reached == ["127.0.0.1:9876"] else f" --namesrv '{';'.join(own or reached)}'"
+    command = sys.argv[0] if sys.argv[0].endswith("/metaq") else "metaq"
+    return [
+        *lines,
+        "Try it from another terminal:",
+        f"  {command} send Hello 'first message'{where}",
+        f"  {command} tail Hello{where}",
+    ]

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from metaq.server_logging import LEVELS, LogLevels
+
 TRUE = frozenset({"true", "yes", "on", "1"})
 FALSE = frozenset({"false", "no", "off", "0"})
 SIZE = re.compile(r"(\d[\d_]*)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -52,6 +54,17 @@ class Choice:
 
     def describe(self) -> str:
         return " or ".join(self.words)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A log level, and levels of single loggers: `info,metaq.broker.replication=debug`."""
+
+    def parse(self, raw: object) -> object:
+        return str(LogLevels.parse(str(raw)))
+
+    def describe(self) -> str:
+        return f"{' or '.join(LEVELS)}, then LOGGER=LEVEL after commas"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from metaq.config.kinds import (
     Flag,
     Ids,
     Kind,
+    Levels,
     Listen,
     Number,
     Paths,
@@ -597,6 +598,11 @@ _ALL: list[Option] = [
             Seconds(0, 86_400),
             "How often memory that was freed is given back to the system; 0: never.",
         ),
+        (
+            "slow_request_ms",
+            Number(),
+            "Log requests that take longer, with the parts of their time; 0: none. Can change at run time.",
+        ),
         ("worker_threads", Number(1, 256), "Threads that serve connections."),
         (
             "relay_timeout_ms",
@@ -630,7 +636,13 @@ _ALL: list[Option] = [
     ),
     *_section(
         "log",
-        ("log_level", Choice(("debug", "info", "warning", "error")), "info", "Minimum log level."),
+        ("log_level", Levels(), "info", "Minimum log level, also of single loggers; can change at run time."),
+        (
+            "log_format",
+            Choice(("auto", "text", "json")),
+            "auto",
+            "Format of log lines on standard error; auto: text on a terminal, JSON lines otherwise.",
+        ),
     ),
 ]
 

@@ -15,6 +15,8 @@ from metaq.errors import ConfigError
 # Other code reads these, so they are not misspelt options.
 OTHER_VARIABLES = frozenset({"METAQ_CLIENT_DIRECTORY", "METAQ_CONFIG", "METAQ_CONTEXT", "METAQ_CONTEXTS"})
 
+SUGGESTIONS_MAX = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -69,8 +71,9 @@ def load(
         name = variable.removeprefix("METAQ_").lower()
         if name in OPTIONS:
             put(name, raw, variable)
-        elif close := nearest(name):
-            notes.append(f"{variable} is not a setting and is ignored (did you mean METAQ_{close.upper()}?)")
+        elif close := suggested(name):
+            meant = " or ".join(OPTIONS[option].variable for option in close)
+            notes.append(f"{variable} is not a setting and is ignored (did you mean {meant}?)")
     for assignment in assignments:
         key, equals, raw = assignment.partition("=")
         if not equals:
@@ -85,6 +88,14 @@ def load(
 def nearest(name: str) -> str | None:
     found = difflib.get_close_matches(name.lower(), OPTIONS, n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def suggested(name: str) -> list[str]:
+    """Returns the options that a wrong name may stand for: the most similar one, or those that end in it."""
+    close = nearest(name)
+    return (
+        [close] if close else [option for option in OPTIONS if option.endswith(f"_{name}")][:SUGGESTIONS_MAX]
+    )
 
 
 def resolve(key: str, origin: str) -> str:

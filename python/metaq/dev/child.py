@@ -26,7 +26,8 @@ class Child:
     def __init__(self, planned: Planned, logs: Path, environment: Mapping[str, str]) -> None:
         self.planned = planned
         self.log = logs / f"{planned.name}.log"
-        self._environment = dict(environment)
+        # People read these logs.
+        self._environment = {"METAQ_LOG_FORMAT": "text", **environment}
         self._process: asyncio.subprocess.Process | None = None
 
     @property

@@ -14,7 +14,9 @@ from metaq.nameserver.options import Options
 from metaq.nameserver.requests import BrokerRequests, RouteRequests
 from metaq.nameserver.route_table import EXPIRY_MS, RouteTable
 from metaq.protocol.dispatch import Handlers
+from metaq.protocol.process_options import ProcessOptions
 from metaq.protocol.pump import Pump
+from metaq.protocol.slow_requests import SlowRequests
 from metaq.settings import NameServerSettings, ServerSettings
 
 SCAN_INTERVAL_MS: Final = 5_000
@@ -41,7 +43,8 @@ class NameServer:
         limits = limits or NameServerSettings()
         self.routes = RouteTable(int(broker_expiry_s * 1000), limits)
         self.key_values = KeyValues(key_values_file, limits)
-        self._options = Options(self._address)
+        self._slow_requests = SlowRequests(self._listener, settings.slow_request_ms)
+        self._options = Options(self._address, ProcessOptions(self._slow_requests))
         self._brokers = BrokerRequests(self.routes, self.key_values, self._options, clock)
         self._handlers = Handlers(
             self._brokers,
@@ -49,7 +52,9 @@ class NameServer:
             self.key_values,
             self._options,
         )
-        self._pump = Pump(self._listener, self._handlers, on_closed=self._on_closed)
+        self._pump = Pump(
+            self._listener, self._handlers, on_closed=self._on_closed, slow_requests=self._slow_requests
+        )
         self._memory_trim = MemoryTrim(self._listener, settings.memory_trim_interval_s)
         self._scanning: asyncio.Task[None] | None = None
         self._scanned_ms = clock.now_ms()
@@ -64,6 +69,7 @@ class NameServer:
         self._pump.start()
         self._listener.start()
         self._memory_trim.start()
+        self._slow_requests.start()
         self._scanned_ms = self._clock.now_ms()
         self._scanning = asyncio.create_task(self._scan(), name="expire silent brokers")
 
@@ -75,6 +81,7 @@ class NameServer:
                 await self._scanning
             self._scanning = None
         await self._memory_trim.stop()
+        await self._slow_requests.stop()
         await self._pump.stop()
         await self.key_values.close()
         await asyncio.to_thread(self._listener.stop)

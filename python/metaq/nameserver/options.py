@@ -1,13 +1,16 @@
-"""The switches that an operator may change on a running name server; nothing else can be changed."""
+"""The switches and options that an operator may change on a running name server; all others stay."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Final
 
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused
+from metaq.protocol.process_options import NAMES as PROCESS_OPTIONS
+from metaq.protocol.process_options import ProcessOptions
 from metaq.protocol.routes import GetNameServerConfig, UpdateNameServerConfig
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
@@ -34,8 +37,9 @@ _WIRE_NAMES: Final = {
 class Options:
     """The switches, and the two commands that read and set them as properties text."""
 
-    def __init__(self, listen_address: str) -> None:
+    def __init__(self, listen_address: str, process: ProcessOptions) -> None:
         self.switches = Switches()
+        self._process = process
         self._listen_address = listen_address
 
     @handles(GetNameServerConfig)
@@ -44,14 +48,21 @@ class Options:
         lines = [f"bindAddress={host}", f"listenPort={port}"]
         for wire_name, name in _WIRE_NAMES.items():
             lines.append(f"{wire_name}={'true' if getattr(self.switches, name) else 'false'}")
+        lines += [f"{name}={value}" for name, value in self._process.values().items()]
         return Response(body=("\n".join(lines) + "\n").encode())
 
     @handles(UpdateNameServerConfig)
     def update_name_server_config(self, command: UpdateNameServerConfig, request: Request) -> None:
         # All or nothing: every line is checked before the first is applied.
-        changes = {_allowed(key): _switch(key, value) for key, value in _properties(request.body).items()}
-        for name, value in changes.items():
-            setattr(self.switches, name, value)
+        changes = [self._change_of(key, value) for key, value in _properties(request.body).items()]
+        for apply in changes:
+            apply()
+
+    def _change_of(self, key: str, value: str) -> Callable[[], None]:
+        if key in PROCESS_OPTIONS:
+            return self._process.change_of(key, value)
+        name, is_on = _allowed(key), _switch(key, value)
+        return lambda: setattr(self.switches, name, is_on)
 
 
 def _properties(body: bytes) -> dict[str, str]:
@@ -76,9 +87,10 @@ def _properties(body: bytes) -> dict[str, str]:
 def _allowed(key: str) -> str:
     name = _WIRE_NAMES.get(key)
     if name is None:
+        changeable = ", ".join((*_WIRE_NAMES, *PROCESS_OPTIONS))
         raise Refused(
             ResponseCode.NO_PERMISSION,
-            f"{key[:64]!r} may not be set on a running name server; these may: {', '.join(_WIRE_NAMES)}",
+            f"{key[:64]!r} may not be set on a running name server; these may: {changeable}",
         )
     return name
 

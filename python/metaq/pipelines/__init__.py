@@ -5,7 +5,8 @@ used, because each has its own dependencies. Each pipeline has a package: `binlo
 `log_transport`, `log_lake`, `stream_sql`. The modules here are shared: `settings.py` reads TOML files,
 `spark_runtime.py` runs queries on Spark, `storage.py` lists files, `json_rows.py` parses JSON,
 `source_columns.py` names the columns of messages, `topic_lag.py` measures how far a query is behind,
-`metrics_page.py` serves metrics, `report_timer.py`, `quiet_failures.py` and `send_errors.py` are small rules.
+`topic_check.py` asks the servers of a topic, `counts.py` writes counts, `metrics_page.py` serves metrics,
+`report_timer.py`, `quiet_failures.py` and `send_errors.py` are small rules.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class Plan:
     tables: Sequence[Mapping[str, object]] = ()
     """Rows of a table for people, all with the same keys."""
     warnings: Sequence[str] = ()
+    checks: Sequence[str] = ()
+    """The servers that were asked, each with its answer. One that does not answer is an error."""
 
 
 @dataclass(slots=True)

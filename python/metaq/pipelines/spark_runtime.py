@@ -196,11 +196,22 @@ class QueryStart:
         return self._query
 
 
-def count_queues(where: str, nameservers: str, topics: tuple[str, ...], pattern: str | None) -> int:
-    """Counts the queues of topics before Spark is started; raises MetaqError, with `where` in front."""
+def count_queues(
+    where: str,
+    nameservers: str,
+    topics: tuple[str, ...],
+    pattern: str | None,
+    *,
+    asks_brokers: bool = False,
+) -> int:
+    """Counts the queues of topics before Spark is started; raises MetaqError, with `where` in front. If it
+    `asks_brokers`, each of them must answer as well."""
     try:
         with Cluster(nameservers, LOOK_TIMEOUT_S) as cluster:
-            found = len(cluster.queues(Subscribed(topics=topics, pattern=pattern)))
+            queues = cluster.queues(Subscribed(topics=topics, pattern=pattern))
+            found = len(queues)
+            if asks_brokers:
+                cluster.ends(queues)
     except OptionError as error:
         raise CommandError(f"{where}: {error}", hint="create a topic with metaq topic create") from None
     if not found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from metaq.protocol.command import Command, Fields, Int64
+from metaq.protocol.process_options import NAMES as PROCESS_OPTIONS
 
 CHANGEABLE_SETTINGS: Final = (
     "autoCreateSubscriptionGroup",
@@ -12,6 +13,7 @@ CHANGEABLE_SETTINGS: Final = (
     "brokerPermission",
     "useServerSideResetOffset",
     "storeReplyMessageEnable",
+    *PROCESS_OPTIONS,
 )
 """The settings that a broker of MetaQ changes while it runs, under RocketMQ's names."""
 

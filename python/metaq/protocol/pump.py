@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,6 +17,7 @@ from metaq.protocol.errors import Unreachable
 from metaq.protocol.peer_log import peer_log
 from metaq.protocol.reply import Reply
 from metaq.protocol.slots import QUESTION_BYTES, QuestionLimits, Questions, Slots
+from metaq.protocol.slow_requests import SlowRequests
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class Pump:
         tasks_max: int = TASKS_MAX,
         tasks_per_connection_max: int = TASKS_PER_CONNECTION_MAX,
         questions: QuestionLimits | None = None,
+        slow_requests: SlowRequests | None = None,
     ) -> None:
         self._listener = listener
         self._handlers = handlers
@@ -56,10 +59,13 @@ class Pump:
         self._slots = Slots(tasks_max, tasks_per_connection_max, listener.pause)
         self._question_limits = questions or QuestionLimits()
         self._questions = Questions(self._question_limits)
+        self._slow_requests = slow_requests or SlowRequests(listener, limit_ms=0)
         self._tasks: dict[asyncio.Future[Any], int] = {}
         """The requests under way, with their connections."""
         self._set_aside: dict[int, set[asyncio.Future[Any]]] = {}
         """Connection → its requests that wait for another client."""
+        self._clients_s: dict[asyncio.Future[Any], float] = {}
+        """Request under way → the time that it waited for other clients."""
         self._waiting: dict[int, dict[int, asyncio.Future[Reply]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reading = False
@@ -135,9 +141,12 @@ class Pump:
         self._set_aside.setdefault(connection, set()).add(task)
         self._slots.give_back(connection)
         self._resume()
+        began_s = time.monotonic()
         try:
             yield
         finally:
+            waited_s = time.monotonic() - began_s
+            self._clients_s[task] = self._clients_s.get(task, 0.0) + waited_s
             self._slots.take(connection)
             aside = self._set_aside[connection]
             aside.discard(task)
@@ -194,9 +203,12 @@ class Pump:
 
     def _take(self, event: Request | Answer | Closed) -> None:
         if isinstance(event, Request):
+            began_s = time.monotonic()
             rest = self._handlers.begin(event)
-            if rest is not None:
-                self._finish_later(rest, event.connection)
+            if rest is None:
+                self._slow_requests.check(event, began_s)
+            else:
+                self._finish_later(rest, event, began_s)
         elif isinstance(event, Answer):
             future = self._waiting.get(event.connection, {}).get(event.opaque)
             if future is not None and not future.done():
@@ -217,14 +229,15 @@ class Pump:
             if self._on_closed is not None:
                 self._on_closed(event)
 
-    def _finish_later(self, rest: Awaitable[None], connection: int) -> None:
+    def _finish_later(self, rest: Awaitable[None], request: Request, began_s: float) -> None:
         task = asyncio.ensure_future(rest)
-        self._tasks[task] = connection
-        self._slots.take(connection)
-        task.add_done_callback(self._finished)
+        self._tasks[task] = request.connection
+        self._slots.take(request.connection)
+        task.add_done_callback(functools.partial(self._finished, request, began_s))
 
-    def _finished(self, task: asyncio.Future[None]) -> None:
+    def _finished(self, request: Request, began_s: float, task: asyncio.Future[None]) -> None:
         self._slots.give_back(self._tasks.pop(task))
+        self._slow_requests.check(request, began_s, self._clients_s.pop(task, 0.0))
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a request was not answered", exc_info=error)
         self._resume()

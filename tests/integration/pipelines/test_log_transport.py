@@ -64,6 +64,8 @@ def test_files_are_followed_until_a_signal(served: Metaq, tmp_path: Path) -> Non
     assert planned.returncode == 0, planned.stderr
     plan = json.loads(planned.stdout)
     assert plan["tables"] == [{"file": str(tmp_path / "app.log"), "bytes": 4399, "sent": 0}]
+    (check,) = plan["checks"]
+    assert check.startswith(f"topic followed: {served.nameserver} answers, and 1 broker with ")
     child = Child(
         [*COMMAND, "--config", str(path), "-o", "json"],
         tmp_path / "out.txt",
@@ -81,6 +83,18 @@ def test_files_are_followed_until_a_signal(served: Metaq, tmp_path: Path) -> Non
     assert bodies(served, "followed", 500) == [b"line %d" % n for n in range(500)]
     plan = json.loads(run("--config", str(path), "--dry-run", "-o", "json").stdout)
     assert plan["tables"][0]["sent"] == 4399 - len("not ended")
+
+
+def test_a_plan_asks_the_servers_of_the_topic(served: Metaq, tmp_path: Path) -> None:
+    path = config(tmp_path, served, "unborn", ["-"])
+    planned = run("--config", str(path), "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert f"checked  topic unborn: {served.nameserver} answers, and does not know it yet" in planned.stdout
+    assert "warning: there is no topic unborn yet" in planned.stdout
+    path.write_text(path.read_text().replace(served.nameserver, "127.0.0.1:1"))
+    failed = run("--config", str(path), "--dry-run")
+    assert failed.returncode == 1
+    assert "no name server answers: 127.0.0.1:1" in failed.stderr and str(path) in failed.stderr
 
 
 def test_standard_input_is_sent_to_its_end(served: Metaq, tmp_path: Path) -> None:

@@ -28,7 +28,9 @@ class Endless:
         return cls()
 
     def plan(self) -> Plan:
-        return Plan({"source": "here"}, [{"table": "a.[b]", "rows": 3}], ["mind the gap"])
+        return Plan(
+            {"source": "here"}, [{"table": "a.[b]", "rows": 3}], ["mind the gap"], ["here: it answers"]
+        )
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
         progress = Progress("following", rows=1234, bytes=5, lag_s=0.25, details={"place": "x:4"})
@@ -42,6 +44,7 @@ class Endless:
 @pytest.fixture(autouse=True)
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines, "load", lambda name: Endless)
+    monkeypatch.setenv("METAQ_LOG_FORMAT", "text")
 
 
 def command(*arguments: str) -> tuple[str, str]:
@@ -111,8 +114,11 @@ def test_a_dry_run_prints_the_plan() -> None:
     assert stdout.splitlines()[0].split() == ["source", "here"]
     assert "a.[b]" in stdout
     assert "warning: mind the gap" in stdout
+    assert "checked  here: it answers" in stdout
     stdout, _ = command("run", "endless", "--config", "some.toml", "--dry-run", "-o", "json")
-    assert json.loads(stdout)["tables"] == [{"table": "a.[b]", "rows": 3}]
+    plan = json.loads(stdout)
+    assert plan["tables"] == [{"table": "a.[b]", "rows": 3}]
+    assert plan["checks"] == ["here: it answers"]
 
 
 def test_the_list_has_every_pipeline() -> None:

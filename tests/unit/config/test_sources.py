@@ -98,12 +98,16 @@ def test_a_misspelt_variable_is_reported_and_others_are_left_alone() -> None:
     config = load(
         environment={
             "METAQ_CLUSTR": "x",
+            "METAQ_PORT": "1",
             "METAQ_ZZZZZZZZ": "1",
             "PATH": "/",
             "METAQ_CLIENT_DIRECTORY": "/var/lib/shop",  # The client reads it.
         }
     )
-    assert config.notes == ("METAQ_CLUSTR is not a setting and is ignored (did you mean METAQ_CLUSTER?)",)
+    assert config.notes == (
+        "METAQ_CLUSTR is not a setting and is ignored (did you mean METAQ_CLUSTER?)",
+        "METAQ_PORT is not a setting and is ignored (did you mean METAQ_NAMESRV_PORT or METAQ_BROKER_PORT?)",
+    )
 
 
 def test_a_wrong_key_in_a_file_names_the_file(tmp_path: Path) -> None:

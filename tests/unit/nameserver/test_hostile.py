@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from types import SimpleNamespace
 
 import hypothesis
 import hypothesis.strategies as st
@@ -22,11 +23,16 @@ from metaq.protocol.bodies import (
 )
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers
+from metaq.protocol.process_options import ProcessOptions
 from tests.support.fake_request import FakeRequest
 
 
 def all_handlers() -> Handlers:
-    routes, key_values, options = RouteTable(), KeyValues(), Options("127.0.0.1:9876")
+    routes, key_values, options = (
+        RouteTable(),
+        KeyValues(),
+        Options("127.0.0.1:9876", ProcessOptions(SimpleNamespace(limit_ms=0))),
+    )
     clock = Clock.manual(1_000_000)
     return Handlers(
         BrokerRequests(routes, key_values, options, clock),

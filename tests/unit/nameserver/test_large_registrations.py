@@ -6,6 +6,7 @@ import asyncio
 import struct
 import threading
 import zlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from metaq.nameserver.topic_table import STEP_TOPICS
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from metaq.protocol.cluster import RegisterBroker, UnregisterBroker
 from metaq.protocol.dispatch import Handlers
+from metaq.protocol.process_options import ProcessOptions
 from tests.support.fake_request import FakeRequest
 
 COUNT = 20 * STEP_TOPICS
@@ -45,7 +47,10 @@ class Desk:
     def __init__(self) -> None:
         self.routes = RouteTable()
         self.brokers = BrokerRequests(
-            self.routes, KeyValues(), Options("127.0.0.1:9876"), Clock.manual(1_000_000)
+            self.routes,
+            KeyValues(),
+            Options("127.0.0.1:9876", ProcessOptions(SimpleNamespace(limit_ms=0))),
+            Clock.manual(1_000_000),
         )
         self.handlers = Handlers(self.brokers)
 

@@ -63,6 +63,11 @@ impl Request {
         self.crossed.peer.remote.to_string()
     }
 
+    #[getter]
+    fn age_ms(&self) -> u64 {
+        self.crossed.elapsed_ms()
+    }
+
     #[pyo3(signature = (code=0, *, remark=None, fields=None, body=&[][..]))]
     fn respond(
         &self,

@@ -48,6 +48,27 @@ impl From<metaq_server::ListenerFigures> for ListenerFigures {
 }
 
 #[pyclass(frozen, get_all, module = "metaq._core")]
+pub struct SlowRequest {
+    remote: String,
+    code: Option<i32>,
+    requests: u64,
+    topic: Option<String>,
+    parts: Vec<(&'static str, u64)>,
+}
+
+impl From<metaq_server::SlowRequest> for SlowRequest {
+    fn from(from: metaq_server::SlowRequest) -> Self {
+        SlowRequest {
+            remote: from.remote.to_string(),
+            code: from.request_code,
+            requests: from.requests,
+            topic: from.topic,
+            parts: from.parts,
+        }
+    }
+}
+
+#[pyclass(frozen, get_all, module = "metaq._core")]
 pub struct PlaneFigures {
     transactions_open: u64,
     limits_waiting: u64,

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use crate::enter::{Failure, enter, enter_infallible};
 use crate::server::event::to_python;
-use crate::server::figures::ListenerFigures;
+use crate::server::figures::{ListenerFigures, SlowRequest};
 use crate::server::settings::ServerSettings;
 
 #[pyclass(frozen, module = "metaq._core")]
@@ -89,6 +89,15 @@ impl Listener {
 
     fn count_group_memory(&self, group: &str, bytes: i64) {
         self.inner.count_group_memory(group, bytes);
+    }
+
+    fn set_slow_request_ms(&self, limit_ms: u64) {
+        self.inner.shared.slow_requests.set_limit_ms(limit_ms);
+    }
+
+    fn take_slow_requests(&self) -> (Vec<SlowRequest>, u64) {
+        let (requests, left_out) = self.inner.shared.slow_requests.take();
+        (requests.into_iter().map(Into::into).collect(), left_out)
     }
 
     fn figures(&self) -> ListenerFigures {

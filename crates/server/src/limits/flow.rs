@@ -123,9 +123,10 @@ impl Flow {
             self.answers_count.store(answers.len(), SeqCst);
             due
         };
-        for HeldAnswer { peer, answers, bytes } in due.into_values() {
+        for HeldAnswer { peer, mut answers, bytes } in due.into_values() {
             peer.answers_held.fetch_sub(1, Relaxed);
             peer.memory.remove(bytes);
+            answers.end_hold(peer.now_ms());
             let _gone = peer.post(answers);
         }
     }

@@ -196,6 +196,11 @@ impl Answered {
         }
     }
 
+    /// Every kind of them, with its number; a kind may come several times.
+    pub fn all(&self) -> impl Iterator<Item = (Exchange, u64)> {
+        self.before.iter().chain(&self.last).copied()
+    }
+
     /// Records them all with the time of the pass.
     pub fn record(&mut self, latencies: &Latencies, elapsed_ms: u64) {
         let Some(last) = self.last.take() else {

@@ -3,15 +3,18 @@
 //! An acknowledgement that waits stays typed. It is encoded when it is known what it says: success, a time-out with the
 //! same fields, or an error after a failed sync.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use metaq_store::Store;
 use metaq_wire::{Encoding, FrameEncoder};
 
+use crate::broker::Broker;
 use crate::codes::response_code;
 use crate::metrics::latency::{Answered, Exchange, Latencies};
+use crate::metrics::slow_requests::{SlowRequest, SlowRequests, part};
 use crate::net::output::{Body, Output};
+use crate::net::peer::Peer;
 use crate::net::route::Ask;
 use crate::send::answer::{Origin, SendAnswer, Stored};
 
@@ -30,12 +33,25 @@ impl Acknowledged {
             Acknowledged::Sent(_) | Acknowledged::TransactionEnded => 0,
         }
     }
+
+    /// The physical offset of its first message.
+    fn first_offset(&self) -> Option<i64> {
+        match self {
+            Acknowledged::Sent(sent) => match &sent.physical_offset {
+                Stored::At(physical_offset) => Some(*physical_offset),
+                Stored::AllAt(physical_offsets) => physical_offsets.first().copied(),
+            },
+            Acknowledged::TransactionEnded => None,
+        }
+    }
 }
 
 /// An acknowledgement that waits until everything below `end_offset` is confirmed.
 struct Unconfirmed {
     end_offset: i64,
     since_ms: u64,
+    /// When the wait for a limit ended; `since_ms` if there was none.
+    held_until_ms: u64,
     request_code: i32,
     encoding: Encoding,
     opaque: i32,
@@ -101,8 +117,32 @@ pub struct Answers {
 
 /// Records the times of answers that waited.
 pub struct Waits<'a> {
-    pub latencies: Option<&'a Latencies>,
+    pub peer: &'a Peer,
+    pub broker: Option<&'a Broker>,
     pub now_ms: u64,
+    pub slow_requests: &'a SlowRequests,
+    /// The limit of slow requests, read once for all.
+    pub slow_ms: u64,
+}
+
+impl Waits<'_> {
+    /// Notes a request that waited long for its confirmation, with the topic of its first record. The time that it
+    /// waited for a limit does not count.
+    #[cold]
+    fn note_slow(&self, answer: &Unconfirmed) {
+        let waited_ms = self.now_ms.saturating_sub(answer.held_until_ms);
+        let Some(broker) = self.broker.filter(|_| waited_ms >= self.slow_ms) else {
+            return;
+        };
+        let (flush_ms, replicas_ms) = broker.store.confirmation_parts(answer.end_offset, waited_ms);
+        self.slow_requests.note(SlowRequest {
+            remote: self.peer.remote,
+            request_code: Some(answer.request_code),
+            requests: 1,
+            topic: answer.acknowledged.first_offset().and_then(|at| broker.topic_of(at)),
+            parts: vec![(part::FLUSH, flush_ms), (part::REPLICAS, replicas_ms)],
+        });
+    }
 }
 
 impl Answers {
@@ -172,9 +212,11 @@ impl Answers {
     fn add_when_confirmed(&mut self, ask: &Ask<'_>, acknowledged: Acknowledged, end_offset: i64) {
         self.confirm_to = self.confirm_to.max(end_offset);
         self.unconfirmed_bytes += acknowledged.batch_bytes();
+        let since_ms = ask.peer.now_ms();
         self.unconfirmed.push_back(Unconfirmed {
             end_offset,
-            since_ms: ask.peer.now_ms(),
+            since_ms,
+            held_until_ms: since_ms,
             request_code: ask.header.code,
             encoding: ask.encoding,
             opaque: ask.header.opaque,
@@ -187,6 +229,19 @@ impl Answers {
         if let Some(response_code) = self.last_code.take() {
             self.answered.note(Exchange { request_code, response_code, is_long_polling: false });
         }
+    }
+
+    /// The requests of this pass that began at `began_ms`, by code: answered ones, and those that wait.
+    #[cold]
+    pub fn handled_since(&self, began_ms: u64) -> BTreeMap<i32, u64> {
+        let mut requests = BTreeMap::new();
+        for (exchange, count) in self.answered.all() {
+            *requests.entry(exchange.request_code).or_default() += count;
+        }
+        for answer in self.unconfirmed.iter().rev().take_while(|answer| answer.since_ms >= began_ms) {
+            *requests.entry(answer.request_code).or_default() += 1;
+        }
+        requests
     }
 
     /// Records how long the requests took that were answered in this pass.
@@ -224,6 +279,13 @@ impl Answers {
         self.appended |= std::mem::take(&mut from.appended);
         self.ended |= std::mem::take(&mut from.ended);
         self.confirm_to = self.confirm_to.max(std::mem::take(&mut from.confirm_to));
+    }
+
+    /// Notes that these answers have waited for a limit until now.
+    pub fn end_hold(&mut self, now_ms: u64) {
+        for answer in &mut self.unconfirmed {
+            answer.held_until_ms = now_ms;
+        }
     }
 
     /// Appends all answers of another pass, whose work for the store is done or taken over.
@@ -294,10 +356,14 @@ impl Answers {
         let Some(answer) = self.unconfirmed.pop_front() else {
             return;
         };
-        if let Some(latencies) = waits.latencies {
+        let waited_ms = waits.now_ms.saturating_sub(answer.since_ms);
+        if let Some(broker) = waits.broker {
             let (request_code, response_code) = (answer.request_code, verdict.code());
             let exchange = Exchange { request_code, response_code, is_long_polling: false };
-            latencies.record(exchange, waits.now_ms.saturating_sub(answer.since_ms));
+            broker.latencies.record(exchange, waited_ms);
+        }
+        if waited_ms >= waits.slow_ms {
+            waits.note_slow(&answer);
         }
         self.unconfirmed_bytes -= answer.acknowledged.batch_bytes();
         let out = self.output.tail();

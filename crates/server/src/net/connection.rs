@@ -9,6 +9,7 @@ use metaq_transport::{Progress, Protocol, Transport, sniff};
 use metaq_wire::{WireError, next_frame};
 use tokio::net::TcpStream;
 
+use crate::metrics::slow_requests::{SlowRequest, part};
 use crate::net::answers::{Answers, Waits};
 use crate::net::listener::Shared;
 use crate::net::memory::Buffers;
@@ -53,6 +54,7 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
     let mut input = Input::default();
     let mut answers = Answers::default();
     let mut turn = Turn::default();
+    let mut behind = Behind::default();
     loop {
         // Read before the mail is taken, so that answers posted before the close are still written.
         let is_closing = peer.is_closing();
@@ -72,6 +74,7 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
         }
         let is_behind = !answers.output.is_empty();
         peer.mark_behind(is_behind);
+        behind.mark(shared, peer, is_behind);
         // Take nothing more from a peer that does not read its answers. It is woken when it does.
         let must_read = is_behind && (is_full(shared, &answers) || shared.memory.is_scarce());
         if must_read {
@@ -169,6 +172,9 @@ fn handle_frames(
         broker.finish_pass(answers);
     }
     let now_ms = peer.mark_active(!input.has_more && !input.unread().is_empty());
+    if now_ms - began_ms >= shared.slow_requests.limit_ms() {
+        note_slow_pass(shared, peer, answers, began_ms, now_ms);
+    }
     if let Some(broker) = broker {
         answers.record_answered(&broker.latencies, now_ms - began_ms);
     }
@@ -179,13 +185,66 @@ fn handle_frames(
     handled
 }
 
+/// Notes the requests of a pass that took long. They were handled together, so each of them took all of that time.
+#[cold]
+fn note_slow_pass(shared: &Shared, peer: &Peer, answers: &Answers, began_ms: u64, now_ms: u64) {
+    for (request_code, requests) in answers.handled_since(began_ms) {
+        shared.slow_requests.note(SlowRequest {
+            remote: peer.remote,
+            request_code: Some(request_code),
+            requests,
+            topic: None,
+            parts: vec![(part::HANDLED, now_ms - began_ms)],
+        });
+    }
+}
+
+/// Notes when a peer begins not to read its answers, and how long it took once it has read them all.
+#[derive(Default)]
+struct Behind {
+    since_ms: Option<u64>,
+}
+
+impl Behind {
+    #[inline]
+    fn mark(&mut self, shared: &Shared, peer: &Peer, is_behind: bool) {
+        if is_behind != self.since_ms.is_some() {
+            self.change(shared, peer);
+        }
+    }
+
+    #[cold]
+    fn change(&mut self, shared: &Shared, peer: &Peer) {
+        let now_ms = peer.now_ms();
+        let Some(since_ms) = self.since_ms.take() else {
+            self.since_ms = Some(now_ms);
+            return;
+        };
+        if now_ms - since_ms >= shared.slow_requests.limit_ms() {
+            shared.slow_requests.note(SlowRequest {
+                remote: peer.remote,
+                request_code: None,
+                requests: 1,
+                topic: None,
+                parts: vec![(part::WRITTEN, now_ms - since_ms)],
+            });
+        }
+    }
+}
+
 /// Releases the answers whose wait for the store is over, and asks to be woken for the rest.
 fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
     let is_last_call = peer.answers_unconfirmed.load(SeqCst);
     if answers.unconfirmed_count() > 0 {
         let broker = shared.answering();
         let now_ms = peer.now_ms();
-        let waits = Waits { latencies: broker.as_ref().map(|broker| &*broker.latencies), now_ms };
+        let waits = Waits {
+            peer,
+            broker: broker.as_deref(),
+            now_ms,
+            slow_requests: &shared.slow_requests,
+            slow_ms: shared.slow_requests.limit_ms(),
+        };
         if let Some(broker) = &broker {
             // Ask first and look second: a confirmation in between then wakes us for nothing, but none is missed.
             broker.wake_on_confirmation(peer);

@@ -21,6 +21,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::ServerError;
 use crate::broker::Broker;
+use crate::metrics::slow_requests::SlowRequests;
 use crate::net::answers::Answers;
 use crate::net::connection;
 use crate::net::counts::{Counts, ListenerFigures};
@@ -70,6 +71,7 @@ pub struct Attached {
 pub struct Shared {
     pub settings: ServerSettings,
     pub crossing: Crossing,
+    pub slow_requests: SlowRequests,
     pub(crate) memory: Arc<Memory>,
     hot: HotRequests,
     attached: ArcSwapOption<Attached>,
@@ -118,6 +120,7 @@ impl Listener {
             memory: Memory::new(settings.memory_bytes_max, settings.group_memory_bytes_max),
             settings,
             crossing,
+            slow_requests: SlowRequests::default(),
             hot,
             attached: ArcSwapOption::empty(),
             attaching: Mutex::new(()),

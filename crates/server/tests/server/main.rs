@@ -17,5 +17,6 @@ mod relay;
 mod replica;
 mod replication;
 mod send;
+mod slow_requests;
 mod timer;
 mod transaction;

@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::StoreError;
 use crate::log::commit_log::CommitLog;
+use crate::log::flush_times::FlushTimes;
 use crate::log::gate::{Gate, Refusal};
 use crate::log::progress::Progress;
 
@@ -20,6 +21,7 @@ pub(crate) struct Flush {
     interval: Duration,
     requested: AtomicI64,
     pub(crate) syncs: AtomicU64,
+    pub(crate) times: FlushTimes,
     created: Instant,
     /// When the sync under way began, in milliseconds after `created`; −1 if there is none.
     sync_began_ms: AtomicI64,
@@ -41,6 +43,7 @@ impl Flush {
             interval: Duration::from_millis(interval_ms),
             requested: AtomicI64::new(0),
             syncs: AtomicU64::new(0),
+            times: FlushTimes::default(),
             created: Instant::now(),
             sync_began_ms: AtomicI64::new(-1),
             idle: AtomicBool::new(false),

@@ -12,6 +12,7 @@
 pub(crate) mod commit_log;
 pub(crate) mod copy_permit;
 pub(crate) mod flush;
+pub(crate) mod flush_times;
 pub(crate) mod followers;
 pub(crate) mod gate;
 pub(crate) mod lease;

@@ -63,6 +63,11 @@ impl Progress {
         !self.sync_flush && self.replicated.load(Ordering::Acquire) == i64::MAX
     }
 
+    /// Whether a record waits for somebody else who must hold it.
+    pub(crate) fn needs_replicas(&self) -> bool {
+        self.replicated.load(Ordering::Acquire) < OPEN_GATE
+    }
+
     #[inline]
     pub(crate) fn appended(&self) -> i64 {
         self.appended.load(Ordering::Acquire)

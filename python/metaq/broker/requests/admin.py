@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from metaq._core import BrokerPlane, Clock, Listener, Store
@@ -29,6 +29,8 @@ from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.peer_log import peer_log
+from metaq.protocol.process_options import NAMES as PROCESS_OPTIONS
+from metaq.protocol.process_options import ProcessOptions
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class AdminParts:
     groups: Groups
     statistics: Statistics
     switches: Switches
+    process: ProcessOptions
     address: str
     started_ms: int
     pools: WorkPools
@@ -98,6 +101,7 @@ class Admin:
             "serverChannelMaxIdleTimeSeconds": server.idle_timeout_ms // 1000,
             "enablePropertyFilter": options.enable_property_filter,
             **{key: getattr(self._parts.switches, name) for key, name in WIRE_NAMES.items()},
+            **self._parts.process.values(),
         }
         return {
             key: str(value).lower() if isinstance(value, bool) else str(value)
@@ -127,6 +131,8 @@ class Admin:
             apply()
         if changes:
             self._config_version = self._config_version.next(self._parts.clock.now_ms())
+        if not concerns_process(wanted):
+            # Name servers show the permission of the broker.
             self._parts.topics.version_changed()
             await self._parts.topics.publish([topic.topic_name for topic in self._parts.topics])
 
@@ -145,6 +151,8 @@ class Admin:
         if key in WIRE_NAMES:
             enabled = _yes_or_no(key, value)
             return lambda: setattr(self._parts.switches, WIRE_NAMES[key], enabled)
+        if key in PROCESS_OPTIONS:
+            return self._parts.process.change_of(key, value)
         changeable = ", ".join(CHANGEABLE_SETTINGS)
         raise Refused(
             ResponseCode.NO_PERMISSION,
@@ -182,6 +190,11 @@ class Admin:
             request.remote,
             deleted,
         )
+
+
+def concerns_process(wanted: Collection[str]) -> bool:
+    """Returns whether nothing but options of the process is to be changed."""
+    return all(key in PROCESS_OPTIONS for key in wanted)
 
 
 def parse_properties(body: bytes) -> dict[str, str]:

@@ -23,8 +23,10 @@ from metaq.pipelines.binlog_mirror.target import Target
 from metaq.pipelines.binlog_mirror.verify import Verifier
 from metaq.pipelines.binlog_sync.config import SECTIONS, read_config
 from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_without_head
+from metaq.pipelines.counts import counted
 from metaq.pipelines.quiet_failures import quiet_failures
 from metaq.pipelines.spark_runtime import LagUpdate, QueryStart, run_query, spark_errors, spark_session
+from metaq.pipelines.topic_check import check_topic
 from metaq.pipelines.topic_lag import LagWatch, done_offsets, ended_offsets
 
 NAME: Final = "binlog-mirror"
@@ -49,21 +51,22 @@ class BinlogMirror:
     def plan(self) -> Plan:
         """Inspects the topic and the existing mirrors; raises MetaqError."""
         config = self._config
-        queues = find_queues(config.nameservers, config.topic)
-        warnings = [] if queues else [f"there is no topic {config.topic} yet; binlog-sync creates it"]
+        topic = check_topic(config.nameservers, config.topic)
+        warnings = [] if topic.queues else [f"there is no topic {config.topic} yet; binlog-sync creates it"]
         with spark_session(NAME, config.spark) as spark, spark_errors():
             target = self._target(spark)
             tables = [self._planned(target, name, warnings) for name in target.tables()]
             master = spark.sparkContext.master
         facts: dict[str, object] = {
             "topic": f"{config.topic} at {config.nameservers}",
-            "queues": 0 if queues is None else len(queues),
+            "queues": topic.queues or 0,
             "mirror": config.path if config.jdbc is None else config.jdbc.address,
             "keeps": config.checkpoint,
             "changes": f"of definitions: {config.schema_changes}",
             "spark": master,
         }
-        return Plan(facts, tables, warnings)
+        found = f"mirror {facts['mirror']}: {counted(len(tables), 'table')} found"
+        return Plan(facts, tables, warnings, [str(topic), found])
 
     def _target(self, spark: SparkSession) -> Target:
         if self._config.jdbc is not None:
@@ -75,7 +78,7 @@ class BinlogMirror:
         assert table is not None
         count, _ = table.quarantined()
         if count:
-            warnings.append(f"{table.notes.table} has {count:,} rows in quarantine")
+            warnings.append(f"{table.notes.table} has {counted(count, 'row')} in quarantine")
         if table.notes.skipped:
             warnings.append(f"{table.notes.table} is skipped: {table.notes.skip_reason}")
         return {

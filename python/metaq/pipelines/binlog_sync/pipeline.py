@@ -23,7 +23,8 @@ from metaq.pipelines.binlog_sync.reading.foreign_keys import ForeignKeys
 from metaq.pipelines.binlog_sync.reread_requests import RereadRequests, range_column
 from metaq.pipelines.binlog_sync.writing.outbox import Outbox, Stopped
 from metaq.pipelines.binlog_sync.writing.state import StateFile, SyncState
-from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_for
+from metaq.pipelines.binlog_sync.writing.topic import queues_for
+from metaq.pipelines.topic_check import check_topic
 from metaq.retry import Backoff, Retry
 
 _log = logging.getLogger(__name__)
@@ -59,14 +60,14 @@ class BinlogSync:
             foreign_keys = self._source.foreign_keys(connection)
         if state is not None:
             self._check_state(state, server)
-        queues = find_queues(config.nameservers, config.topic)
+        topic = check_topic(config.nameservers, config.topic)
         facts: dict[str, object] = {
             "source": f"{config.source} as {config.user}",
             "server": f"{server.flavour.product} {server.version}",
             "topic": f"{config.topic} at {config.nameservers}",
             "queues": f"{config.queues} on every broker; the topic will be created"
-            if queues is None
-            else len(queues),
+            if topic.queues is None
+            else topic.queues,
             "state": str(config.state_file),
             "begins": "with a new state" if state is None else f"at {state.coordinates}, GTID {state.gtid}",
         }
@@ -79,7 +80,8 @@ class BinlogSync:
         warnings += cascade_warnings(foreign_keys, config.cascades)
         if state is not None and state.server != server.identity:
             warnings.append(f"another server answers: {server.identity}, previously {state.server}")
-        return Plan(facts, [self._planned(table, state) for table in tables], warnings)
+        checks = [f"source {config.source}: {facts['server']} answers", str(topic)]
+        return Plan(facts, [self._planned(table, state) for table in tables], warnings, checks)
 
     def _planned(self, table: SourceTable, state: SyncState | None) -> dict[str, object]:
         known = None if state is None else state.tables.get(str(table))

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from metaq.pipelines import Plan, Progress, Report
+from metaq.pipelines.counts import counted
 from metaq.pipelines.log_lake.batch import Batches
 from metaq.pipelines.log_lake.check import check_lake, is_table
 from metaq.pipelines.log_lake.config import DELTA, LakeConfig, read_lake_config
@@ -50,7 +51,7 @@ class LogLake:
     def plan(self) -> Plan:
         """Inspects topics and tables; raises MetaqError."""
         config = self._config
-        queues = self._queues()
+        queues = self._queues(asks_brokers=True)
         with spark_session(NAME, config.spark) as spark, spark_errors():
             columns = self._checked(spark)[1]
             tables = [
@@ -61,7 +62,8 @@ class LogLake:
             is_begun = exists(spark, f"{config.checkpoint}/metadata")
             master = spark.sparkContext.master
         begins = "at its checkpoint" if is_begun else f"at the {config.start} offsets"
-        compacts = f"every {config.compact_batches} batches" if config.compact_batches else "never"
+        every = "every batch" if config.compact_batches == 1 else f"every {config.compact_batches} batches"
+        compacts = every if config.compact_batches else "never"
         facts: dict[str, object] = {
             "topics": f"{config.subscribed} at {config.nameservers}",
             "queues": queues,
@@ -73,7 +75,12 @@ class LogLake:
             "compacts": compacts if config.format == DELTA else "never: Parquet",
             "spark": master,
         }
-        return Plan(facts, tables)
+        checks = [
+            f"topics {config.subscribed}: {config.nameservers} and the brokers of "
+            f"{counted(queues, 'queue')} answer",
+            f"lake {config.path}: {counted(len(tables), 'table')} found",
+        ]
+        return Plan(facts, tables, checks=checks)
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
         """Runs until `stop` is set, or, with `once`, until everything is written; raises MetaqError."""
@@ -105,9 +112,11 @@ class LogLake:
             commit(start.query)
             return progress
 
-    def _queues(self) -> int:
+    def _queues(self, *, asks_brokers: bool = False) -> int:
         config = self._config
-        return count_queues("no topic to read", config.nameservers, config.topics, config.pattern)
+        return count_queues(
+            "no topic to read", config.nameservers, config.topics, config.pattern, asks_brokers=asks_brokers
+        )
 
     def _checked(self, spark: SparkSession) -> tuple[Batches, str]:
         """Returns the writer of batches and the columns of its records; raises ConfigError."""

@@ -25,6 +25,7 @@ from metaq.pipelines.settings import (
     Texts,
     read_sections,
 )
+from metaq.pipelines.topic_check import check_topic, missing_topic
 
 STANDARD_INPUT: Final = "-"
 
@@ -76,11 +77,13 @@ class LogTransport:
         )
 
     def plan(self) -> Plan:
-        """Lists the files and how far each was sent; raises CommandError."""
+        """Asks the servers of the topic, and lists the files and how far each was sent; raises MetaqError."""
         settings = self._settings
+        topic = check_topic(settings.nameserver, settings.topic)
+        checks, missing = [str(topic)], missing_topic(topic)
         facts: dict[str, object] = {"topic": f"{settings.topic} at {settings.nameserver}"}
         if self._reads_standard_input:
-            return Plan({**facts, "reads": "standard input, to its end"})
+            return Plan({**facts, "reads": "standard input, to its end"}, warnings=missing, checks=checks)
         found = find_files(settings.paths)
         with Positions(settings.state) as positions:
             known = {(kept.device, kept.inode): kept for kept in positions.kept}
@@ -94,7 +97,7 @@ class LogTransport:
             for key, file in sorted(found.items(), key=lambda item: item[1].path)
         ]
         warnings = [] if rows else [f"no file matches {' or '.join(settings.paths)} yet"]
-        return Plan({**facts, "state": str(settings.state)}, rows, [*warnings, *gaps])
+        return Plan({**facts, "state": str(settings.state)}, rows, [*missing, *warnings, *gaps], checks)
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
         """Runs until `stop` is set, or to the end of standard input; raises MetaqError."""

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from metaq.errors import ConfigError
 from metaq.pipelines import Plan, Progress, Report
+from metaq.pipelines.counts import counted
 from metaq.pipelines.spark_runtime import (
     QueryStart,
     columns_text,
@@ -27,6 +28,7 @@ from metaq.pipelines.spark_runtime import (
 from metaq.pipelines.stream_sql.config import SqlConfig, read_sql_config
 from metaq.pipelines.stream_sql.sinks import check_sink, outgoing, writer
 from metaq.pipelines.stream_sql.sources import bad_messages, is_judged, metric, view
+from metaq.pipelines.topic_check import check_topic, missing_topic
 from metaq.spark.source.listener import GroupOffsets
 
 NAME: Final = "stream-sql"
@@ -53,7 +55,8 @@ class StreamSql:
     def plan(self) -> Plan:
         """Checks sources and statement, and returns Spark's plan; raises MetaqError."""
         config = self._config
-        queues = self._queues()
+        queues = self._queues(asks_brokers=True)
+        checks, warnings = self._checked(queues)
         with spark_session(NAME, config.spark) as spark, spark_errors(), self._rows(spark) as rows:
             check_sink(config, rows)
             columns = columns_text(rows.schema)
@@ -68,10 +71,9 @@ class StreamSql:
             "spark": master,
         }
         endless = [source.name for source in config.sources if source.is_stream and not source.watermark]
-        warnings = []
         if endless and any(word in step for word in _STATEFUL for step in steps):
             warnings.append(f"no watermark in {', '.join(endless)}: the state of the job grows without end")
-        return Plan(facts, [{"plan": step} for step in steps], warnings)
+        return Plan(facts, [{"plan": step} for step in steps], warnings, checks)
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
         """Runs until `stop` is set, or, with `once`, until everything is read; raises MetaqError."""
@@ -106,13 +108,31 @@ class StreamSql:
             return f"{source.format} table {source.path}"
         topics = f"topics that match {source.pattern}" if source.pattern else ", ".join(source.topics)
         late = f", {source.time} up to {source.watermark} late" if source.watermark else ""
-        return f"{source.format} of {topics} at {source.nameservers}, {queues[name]} queues{late}"
+        return f"{source.format} of {topics} at {source.nameservers}, {counted(queues[name], 'queue')}{late}"
 
-    def _queues(self) -> dict[str, int]:
+    def _checked(self, queues: dict[str, int]) -> tuple[list[str], list[str]]:
+        """Returns the checks of sources and sink, and warnings; raises MetaqError."""
+        config = self._config
+        checks = [
+            f"source {source.name}: {source.nameservers} and the brokers of "
+            f"{counted(queues[source.name], 'queue')} answer"
+            for source in config.sources
+            if source.is_stream
+        ]
+        if config.sink.topic is None:
+            return checks, []
+        sink = check_topic(config.sink.nameservers, config.sink.topic)
+        return [*checks, f"sink {sink}"], missing_topic(sink)
+
+    def _queues(self, *, asks_brokers: bool = False) -> dict[str, int]:
         """Counts the queues of every stream before Spark is started; raises MetaqError."""
         return {
             source.name: count_queues(
-                f"sources.{source.name}", source.nameservers, source.topics, source.pattern
+                f"sources.{source.name}",
+                source.nameservers,
+                source.topics,
+                source.pattern,
+                asks_brokers=asks_brokers,
             )
             for source in self._config.sources
             if source.is_stream

@@ -19,6 +19,7 @@ from metaq.broker.state.stats import Statistics
 from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
 from metaq.protocol.bodies import KVTable
 from metaq.protocol.errors import Refused
+from metaq.protocol.process_options import ProcessOptions
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 from metaq.work_pools import WorkPools
 
@@ -85,6 +86,7 @@ class Desk:
         self.tables = tables
         self.plane = FakePlane()
         self.switches = Switches()
+        self.slow_requests = SimpleNamespace(limit_ms=1000)
         plane, store = cast(BrokerPlane, self.plane), cast(Store, FakeStore())
         listener = cast(Listener, FakeListener())
         options = BrokerOptions(
@@ -104,6 +106,7 @@ class Desk:
                 groups=tables.groups,
                 statistics=Statistics(plane, listener, store, tables.clock, "c"),
                 switches=self.switches,
+                process=ProcessOptions(self.slow_requests),
                 address="127.0.0.1:10911",
                 started_ms=tables.clock.now_ms(),
                 pools=WorkPools(),
@@ -150,10 +153,21 @@ def test_switches_are_set_and_shown_by_apaches_names(desk: Desk, request_with: A
     assert desk.admin.config()["storeReplyMessageEnable"] == "false"
 
 
+def test_options_of_the_process_change_without_a_registration(desk: Desk, request_with: Any) -> None:
+    update(desk, request_with(b"slow_request_ms=50"))
+    assert desk.slow_requests.limit_ms == 50
+    assert desk.admin.config()["slow_request_ms"] == "50"
+    assert (
+        '"counter":1' in desk.admin.get_broker_config(GetBrokerConfig(), request_with()).header()["version"]
+    )
+    assert not desk.tables.published, "name servers do not show them"
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [
         (b"storePathRootDir=/elsewhere", 16),
+        (b"brokerPermission=4\nlog_level=loud", 29),
         (b"brokerPermission=4\nnamesrvAddr=1.2.3.4:5", 16),
         (b"brokerPermission=8", 29),
         (b"brokerPermission=-1", 29),
