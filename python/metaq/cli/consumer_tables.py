@@ -99,13 +99,19 @@ def print_group(output: Format, group: Group, running: RunningMembers) -> None:
     print(_summary(group))
     print()
     print_rows(output, settings_rows(group.settings), _SETTINGS, empty="")
+    numbers = {member["client_id"]: number for number, member in enumerate(members, 1)}
     if members:
-        print_rows(output, members, _MEMBERS, empty="")
+        rows = [{**member, "number": f"#{numbers[member['client_id']]}"} for member in members]
+        print_rows(output, rows, _MEMBERS, empty="")
         print_rows(output, subscriptions, _SUBSCRIPTIONS, empty="It subscribes to nothing.\n")
     for conflict in running.conflicts:
         print(_conflict(conflict))
     if queues:
-        print_rows(output, queues, _QUEUES, empty="")
+        rows = [
+            {**queue, "owner": [f"#{numbers[owner]}" for owner in queue["owners"] if owner in numbers]}
+            for queue in queues
+        ]
+        print_rows(output, rows, _QUEUES, empty="")
     for member in running.members:
         if member.stack:
             print(f"Stacks of {member.client_id}:\n\n{member.stack.rstrip()}\n")
@@ -202,6 +208,7 @@ _SETTINGS = (
     Column("attributes", show=_other_attributes, is_optional=True),
 )
 _MEMBERS = (
+    Column("number", "#"),
     Column("client_id", "member"),
     Column("address"),
     Column("language", is_optional=True),
@@ -214,8 +221,8 @@ _QUEUES = (
     Column("broker"),
     Column("queue", right=True),
     Column("committed", right=True),
-    Column("max_offset", right=True),
+    Column("max_offset", "max", right=True),
     Column("lag", right=True),
     Column("lag_ms", "behind", span, right=True),
-    Column("owners", "owner", is_optional=True),
+    Column("owner"),
 )

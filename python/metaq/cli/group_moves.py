@@ -21,7 +21,7 @@ def print_reset(reset: Reset, output: Format) -> None:
             {"group": reset.group, "topic": reset.topic, "dry_run": reset.is_dry_run, "queues": queues}
         )
     else:
-        print_rows(output, _changes([reset], output), _COLUMNS[1:], empty="The topic has no queues.")
+        print_rows(output, _changes([reset]), _COLUMNS[1:], empty="The topic has no queues.")
 
 
 def print_clone(source: str, target: str, resets: Sequence[Reset], output: Format) -> None:
@@ -33,7 +33,7 @@ def print_clone(source: str, target: str, resets: Sequence[Reset], output: Forma
         is_dry_run = any(reset.is_dry_run for reset in resets)
         print_json({"source": source, "group": target, "dry_run": is_dry_run, "topics": topics})
     else:
-        print_rows(output, _changes(resets, output), _COLUMNS, empty="There is nothing to copy.")
+        print_rows(output, _changes(resets), _COLUMNS, empty="There is nothing to copy.")
 
 
 def topics_to_clone(admin: Admin, source: str, given: Sequence[str] | None) -> list[str]:
@@ -57,7 +57,7 @@ def _row(change: QueueReset) -> dict[str, Any]:
     }
 
 
-def _changes(resets: Sequence[Reset], output: Format) -> list[dict[str, Any]]:
+def _changes(resets: Sequence[Reset]) -> list[dict[str, Any]]:
     rows = []
     for reset in resets:
         for change in reset.queues:

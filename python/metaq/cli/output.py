@@ -152,13 +152,14 @@ def _fit(columns: Sequence[Column], texts: Mapping[str, Sequence[str]]) -> tuple
 
     from rich.cells import cell_len
 
+    # Three blanks are between two columns, and one at each end.
     width = {
-        column.key: max(cell_len(column.title), *map(cell_len, texts[column.key])) + 2 for column in columns
+        column.key: max(cell_len(column.title), *map(cell_len, texts[column.key])) + 3 for column in columns
     }
     room = shutil.get_terminal_size().columns
     shown = list(columns)
     left_out: list[Column] = []
-    while sum(width[column.key] for column in shown) > room:
+    while sum(width[column.key] for column in shown) - 1 > room:
         optional = [column for column in shown if column.is_optional]
         if not optional:
             break

@@ -142,8 +142,8 @@ _SETTINGS = (
 _QUEUES = (
     Column("broker"),
     Column("queue", right=True),
-    Column("min_offset", right=True),
-    Column("max_offset", right=True),
+    Column("min_offset", "min", right=True),
+    Column("max_offset", "max", right=True),
     Column("messages", right=True),
     Column("last_stored_ms", "last stored", moment),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -12,9 +14,11 @@ from metaq.admin import Admin
 from metaq.client.session.routes import Queue
 from tests.integration.admin.conftest import Served
 from tests.integration.admin.test_contract import BROKER, filled, fresh
+from tests.interop.clients import Clients
 from tests.interop.driver import Driver
 from tests.interop.programs import start_java
 from tests.support.invoking import CommandLine
+from tests.support.servers import Cluster, Server
 from tests.support.waiting import wait_until
 
 
@@ -77,6 +81,27 @@ def test_the_members_of_a_group(
     assert filter_text == tuple(
         entry["filter"] for entry in shown["subscriptions"] if entry["topic"] == topic
     )
+
+
+def test_a_java_member_reports_its_queues_and_stacks(
+    cluster: Served, admin: Admin, driver: Driver, command: CommandLine
+) -> None:
+    topic, group = filled(cluster, admin, queues=2), fresh("G")
+    servers = Cluster([cast(Server, SimpleNamespace(address=cluster.nameserver))], {})
+    clients = Clients(driver, servers)
+    try:
+        consumer = clients.push_consumer(topic, group=group)
+        consumer.wait_for_assignment(topic, 2)
+        shown = command.document("group", "show", group, "--stacks")
+    finally:
+        clients.close()
+    [member] = shown["members"]
+    assert (member["client_id"], member["language"], member["error"]) == (consumer.client_id, "JAVA", None)
+    owned = {queue["queue"] for queue in member["queues"] if queue["topic"] == topic}
+    assert owned == {0, 1}
+    assert member["subscriptions"][topic] == "*"
+    assert "ConsumeMessageThread" in member["stack"] or "java.lang.Thread" in member["stack"]
+    assert shown["conflicts"] == []
 
 
 def test_the_progress_of_a_group(
