@@ -154,7 +154,7 @@ def _fit(columns: Sequence[Column], texts: Mapping[str, Sequence[str]]) -> tuple
     from rich.cells import cell_len
 
     width = {
-        column.key: max(cell_len(column.title), *map(cell_len, texts[column.key])) + 2 for column in columns
+        column.key: max(cell_len(column.title), *map(cell_len, texts[column.key])) + 3 for column in columns
     }
     room = shutil.get_terminal_size().columns
     shown = list(columns)
