@@ -12,10 +12,13 @@ from typing import Final
 from metaq.admin.calls import Calls, in_parallel
 from metaq.errors import MetaqError
 from metaq.protocol import names
+from metaq.protocol.admin import GetBrokerHaStatus
 from metaq.protocol.bodies import (
     ConsumerConnection,
     ConsumeStatsList,
     ConsumeTimeSpans,
+    HaReplica,
+    HaStatus,
     TopicList,
     TopicStatsTable,
 )
@@ -70,6 +73,12 @@ async def consumption_of(calls: Calls, address: str) -> Consumption:
     except MetaqError as error:
         unknown.append(f"its dead letters ({error})")
     return Consumption(tuple(backlogs.values()), letters, tuple(unknown))
+
+
+async def replicas_of(calls: Calls, address: str) -> tuple[HaReplica, ...]:
+    """Returns the replicas that copy from a master now. Raises Unreachable or Refused."""
+    reply = await calls.ask(address, GetBrokerHaStatus())
+    return tuple(HaStatus.decode(reply.body).ha_connection_info)
 
 
 def _is_of_users(group: str, topic: str) -> bool:

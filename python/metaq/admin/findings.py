@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -11,7 +12,6 @@ from metaq.admin.health_state import BrokerState, ClusterState
 from metaq.admin.results import Finding, Severity
 from metaq.protocol.bodies import READ, WRITE
 from metaq.protocol.replication import GroupStatus, NodeStatus
-from metaq.remoting import split_address
 
 DISK_FULL_RATIO: Final = 0.90
 """From here on brokers refuse messages, Apache's as well."""
@@ -34,7 +34,12 @@ def judge(state: ClusterState) -> tuple[Finding, ...]:
         of_consumption(state),
         _of_unknown(state),
     )
-    return tuple(sorted(found, key=lambda finding: RANKS.index(finding.severity)))
+    return tuple(sorted(map(_printable, found), key=lambda finding: RANKS.index(finding.severity)))
+
+
+def _printable(finding: Finding) -> Finding:
+    """Filters and errors come from elsewhere. They must not be able to move a terminal's cursor."""
+    return replace(finding, text="".join(letter if letter.isprintable() else " " for letter in finding.text))
 
 
 def summarize(findings: tuple[Finding, ...], brokers: int) -> str:
@@ -132,6 +137,8 @@ def _of_reachability(state: ClusterState) -> Iterator[Finding]:
 def _of_replication(state: ClusterState) -> Iterator[Finding]:
     for note in state.notes:
         yield Finding("warning", "register-record", "register", f"{note}.", "metaq cluster status")
+    for broker in state.brokers:
+        yield from _of_apache_replicas(state, broker)
     for group in state.groups:
         if not _is_replicated(group):
             continue
@@ -149,6 +156,23 @@ def _of_replication(state: ClusterState) -> Iterator[Finding]:
                 f"{group.min_in_sync} nodes are in sync and answer."
             )
             yield Finding("critical", "too-few-in-sync", group.name, text, waiting)
+
+
+def _of_apache_replicas(state: ClusterState, broker: BrokerState) -> Iterator[Finding]:
+    """An Apache master calls a replica in sync that lacks less than 256 MiB."""
+    if broker.apache_replicas is None:
+        return
+    waiting = "metaq cluster status --wait-healthy"
+    registered = sum(other.name == broker.name and not other.is_master for other in state.brokers)
+    if len(broker.apache_replicas) < registered:
+        replicas = "1 replica" if registered == 1 else f"{registered} replicas"
+        copying = len(broker.apache_replicas)
+        text = f"{broker.name} has {replicas} registered, but {copying} connected to copy from it."
+        yield Finding("critical", "replica-not-connected", broker.name, text, waiting)
+    for replica in broker.apache_replicas:
+        if not replica.in_sync:
+            text = f"The replica of {broker.name} at {replica.addr} is {_size(max(replica.diff, 0))} behind."
+            yield Finding("critical", "replica-behind", broker.name, text, waiting)
 
 
 _DEAD: Final = ("gone", "failed")
@@ -269,5 +293,5 @@ def _of_unknown(state: ClusterState) -> Iterator[Finding]:
 
 def is_loopback(address: str) -> bool:
     """Returns whether only this machine can reach the address."""
-    host = split_address(address)[0]
-    return host in ("localhost", "::1") or host.startswith("127.")
+    host = address.rpartition(":")[0]
+    return host in ("localhost", "[::1]") or host.startswith("127.")

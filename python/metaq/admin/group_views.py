@@ -76,6 +76,9 @@ def _merged(node: NodeStatus, own: NodeStatus | None, base: GroupStatus, busy: C
     if state == "in sync" and node.id not in base.in_sync:
         # It was removed from the set and has not heard of that yet.
         state = "catching up"
+    elif state == "catching up" and node.id in base.in_sync and node.lag_bytes == 0:
+        # A replica with a fixed master never hears that it is in the set.
+        state = "in sync"
     return msgspec.structs.replace(node, role=role, state=state, address=own.address)
 
 

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from metaq.admin.apache_report import UNKNOWN_AT_APACHE, consumption_of
+from metaq.admin.apache_report import UNKNOWN_AT_APACHE, consumption_of, replicas_of
 from metaq.admin.brokers import Brokers
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.findings import judge, summarize
@@ -61,7 +61,10 @@ class HealthChecks:
         survey = await self._survey(cluster, register, ask_name_servers=is_found)
         if survey is not None:
             brokers += _only_in_groups(survey.groups, brokers, cluster or "")
-        described = await in_parallel(brokers, self._describe)
+        replicated = {broker.name for broker in brokers if not broker.is_master}
+        described = await in_parallel(
+            brokers, lambda broker: self._describe(broker, has_replicas=broker.name in replicated)
+        )
         state = ClusterState(
             now_ms=_now_ms(),
             name_servers=name_servers,
@@ -124,16 +127,15 @@ class HealthChecks:
 
     # One broker
 
-    async def _describe(self, broker: BrokerState) -> BrokerState:
-        if not broker.address:
-            return replace(broker, error="nobody knows its address")
+    async def _describe(self, broker: BrokerState, *, has_replicas: bool) -> BrokerState:
         try:
             figures = await self._brokers.figures(broker.address)
             began_ms = _now_ms()
             report = await self._report(broker.address)
             ended_ms = _now_ms()
             if report is None and not await self._calls.is_metaq(broker.address):
-                return await self._describe_apache(broker, figures, began_ms)
+                described = await self._describe_apache(broker, figures, began_ms)
+                return await self._with_replicas(described) if has_replicas else described
         except MetaqError as error:
             return replace(broker, error=str(error))
         if report is None:
@@ -169,6 +171,14 @@ class HealthChecks:
             unknown=(*UNKNOWN_AT_APACHE, *found.unknown),
         )
 
+    async def _with_replicas(self, broker: BrokerState) -> BrokerState:
+        if not broker.is_master:
+            return broker
+        try:
+            return replace(broker, apache_replicas=await replicas_of(self._calls, broker.address))
+        except MetaqError as error:
+            return replace(broker, unknown=(*broker.unknown, f"the state of its replicas ({error})"))
+
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -199,7 +209,7 @@ def _only_in_groups(
     addresses = {broker.address for broker in known}
     for group in groups:
         for node in group.nodes:
-            if node.address not in addresses:
+            if node.address and node.address not in addresses:
                 broker_id = MASTER_ID if node.id == group.master else node.id
                 yield BrokerState(group.name, cluster, broker_id, node.address)
 

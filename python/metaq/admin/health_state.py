@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from metaq.admin.results import BrokerFigures, BrokerKind, NameServer
+from metaq.protocol.bodies import HaReplica
 from metaq.protocol.health import Backlog, BrokerReport, DeadLetterCount
 from metaq.protocol.replication import GroupStatus
 
@@ -25,6 +26,8 @@ class BrokerState:
     report: BrokerReport | None = None
     backlogs: tuple[Backlog, ...] = ()
     dead_letters: tuple[DeadLetterCount, ...] = ()
+    apache_replicas: tuple[HaReplica, ...] | None = None
+    """The replicas that copy from an Apache master now; None if it was not asked."""
     clock_skew_ms: int | None = None
     unknown: tuple[str, ...] = ()
     """Facts that the broker does not report, in words."""

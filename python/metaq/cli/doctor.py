@@ -25,6 +25,7 @@ def doctor(
     the cluster: name servers, brokers, replication, disks, clocks, consumers and dead letters. The exit code
     is 10 if something critical was found.
     """
+    from metaq.admin.findings import RANKS
     from metaq.admin.support_documents import health_record
     from metaq.cli.client_checks import check_here
     from metaq.cli.exits import UNHEALTHY
@@ -43,7 +44,7 @@ def doctor(
         if not found:
             raise
     else:
-        found = sorted((*found, *health.findings), key=lambda finding: RANKS[finding.severity])
+        found = sorted((*found, *health.findings), key=lambda finding: RANKS.index(finding.severity))
         record, summary = health_record(health), health.summary
     is_well = all(finding.severity != "critical" for finding in found)
     lines = [summary] if summary else []
@@ -51,6 +52,3 @@ def doctor(
     print_one(output, {**record, "healthy": is_well, "findings": found}, lines)
     if not is_well:
         raise typer.Exit(UNHEALTHY)
-
-
-RANKS = {"critical": 0, "warning": 1, "info": 2}

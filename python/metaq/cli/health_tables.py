@@ -53,7 +53,8 @@ def _row(broker: BrokerHealth) -> dict[str, Any]:
     if broker.metaq_version is not None:
         version = f"MetaQ {broker.metaq_version}"
     up_ms = None if broker.started_ms is None else max(time.time() * 1000 - broker.started_ms, 0)
-    return {**asdict(broker), "shown_version": version, "up_ms": up_ms}
+    role = "master" if broker.role == "master" else f"replica {broker.id}"
+    return {**asdict(broker), "shown_role": role, "shown_version": version, "up_ms": up_ms}
 
 
 def _in_or_out(per_second: float | None) -> str:
@@ -62,13 +63,12 @@ def _in_or_out(per_second: float | None) -> str:
 
 BROKER_COLUMNS: Final = (
     Column("name", "broker"),
-    Column("id", right=True, show=str),
-    Column("role"),
+    Column("shown_role", "role"),
     Column("address"),
     Column("messages_in_per_second", "in", _in_or_out, right=True),
     Column("messages_out_per_second", "out", _in_or_out, right=True),
     Column("disk_used_ratio", "disk", share, right=True),
-    Column("shown_version", "version"),
+    Column("shown_version", "version", is_optional=True),
     Column("up_ms", "up", span, right=True, is_optional=True),
     Column("cluster", is_optional=True),
 )

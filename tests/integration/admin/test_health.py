@@ -81,8 +81,8 @@ async def collected(nameserver: str) -> list[Any]:
     async with aio.Admin(nameserver) as admin:
         describe = admin.health._describe
 
-        async def remember(broker: Any) -> Any:
-            described = await describe(broker)
+        async def remember(broker: Any, **options: Any) -> Any:
+            described = await describe(broker, **options)
             seen.extend(described.backlogs)
             return described
 

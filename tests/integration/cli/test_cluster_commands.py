@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from metaq.errors import CommandError, ConfigError, MetaqError, NoRoute, NotSupp
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.messages import ConsumerSendMsgBack
 from tests.support.broker_cluster import Client, connected
-from tests.support.metaq import Metaq, run
+from tests.support.metaq import COMMAND, Metaq, run
 from tests.support.processes import free_port
 
 Run = Callable[..., Result]
@@ -40,7 +41,7 @@ def test_a_healthy_cluster_in_one_sentence(served: Metaq, metaq: Run) -> None:
     outcome = metaq("cluster", "status")
     assert outcome.exit_code == 0, outcome.output
     assert outcome.stdout.startswith("Healthy: 1 broker answers")
-    assert re.search(rf"broker-a +0 +master +{served.broker} .* MetaQ ", outcome.stdout)
+    assert re.search(rf"broker-a +master +{served.broker} .* MetaQ ", outcome.stdout)
     status = document(metaq("cluster", "status", "-o", "json"))
     assert list(status) == ["healthy", "summary", "findings", "name_servers", "brokers", "groups"]
     assert status["name_servers"] == [{"address": served.nameserver, "error": None}]
@@ -98,15 +99,21 @@ def test_the_doctor_names_the_right_address(served: Metaq, metaq: Run) -> None:
     assert finding["command"] == f"metaq cluster status --namesrv '{served.nameserver}'"
 
 
-def test_a_broker_that_was_killed(tmp_path: Path) -> None:
+def test_a_broker_that_starts_and_is_killed(tmp_path: Path) -> None:
     names = Metaq("nameserver", "--listen", "127.0.0.1:0", home=tmp_path)
     try:
+        waiting = subprocess.Popen(
+            [*COMMAND, "cluster", "status", "--wait-healthy", "90", "--namesrv", names.nameserver],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         broker = Metaq(
             *("broker", "--namesrv", names.nameserver, "--listen", "127.0.0.1:0"),
             *("--data", str(tmp_path / "data")),
             home=tmp_path,
         )
-        assert run("cluster", "status", "--namesrv", names.nameserver).returncode == 0
+        shown, _ = waiting.communicate(timeout=100)
+        assert waiting.returncode == 0 and shown.startswith("Healthy: 1 broker answers")
         broker.kill()
         # The name server notices the closed connection at once, or else lists a broker that is silent.
         outcome = run("cluster", "status", "--namesrv", names.nameserver, "-o", "json")

@@ -9,6 +9,7 @@ import pytest
 from metaq.admin.findings import judge, summarize
 from metaq.admin.health_state import BrokerState, ClusterState
 from metaq.admin.results import BrokerFigures, NameServer
+from metaq.protocol.bodies import HaReplica
 from metaq.protocol.health import (
     Backlog,
     BrokerReport,
@@ -156,6 +157,20 @@ def test_replicas_that_are_not_in_sync() -> None:
     ]
 
 
+def test_replicas_of_an_apache_master() -> None:
+    near, far = HaReplica(addr="h:2", in_sync=True), HaReplica(addr="h:3", diff=300 * 1024**2)
+    apache = replace(BROKER, kind="rocketmq", report=None)
+    replicas = [replace(apache, id=number, address=f"h:{number}") for number in (1, 2)]
+
+    def kinds_of(*connected: HaReplica) -> list[str]:
+        brokers = (replace(apache, apache_replicas=connected), *replicas)
+        return [finding.kind for finding in judge(replace(HEALTHY, brokers=brokers))]
+
+    assert kinds_of(near, near) == []
+    assert kinds_of(near, far) == ["replica-behind"]
+    assert kinds_of(near) == ["replica-not-connected"]
+
+
 def test_a_node_of_a_group_is_reported_once() -> None:
     state = group(node(1, "in sync"), node(2, "gone"), in_sync=(1, 3))
     gone = BrokerState("broker-a", "C", 2, "h:2", error="refused")
@@ -196,6 +211,12 @@ def test_the_same_group_on_two_brokers_is_one_finding() -> None:
     assert waiting.since_ms == NOW_MS - 900_000
     assert letters.text == "g has 5 dead letters: messages that it has given up."
     assert (letters.command, letters.since_ms) == ("metaq dlq list g", 9)
+
+
+def test_texts_of_others_do_not_reach_the_terminal_as_they_are() -> None:
+    report = BrokerReport("0.1.0", NOW_MS, conflicts=(Conflict("g", "T", ("\x1b[2J", "*")),))
+    [finding] = judge(with_broker(report=report))
+    assert "\x1b" not in finding.text and "[2J" in finding.text
 
 
 def test_different_versions() -> None:

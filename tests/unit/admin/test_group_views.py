@@ -50,6 +50,16 @@ def registered(record: GroupRecord | None) -> RegisteredGroup:
     return RegisteredGroup("g", record, 1, beats)
 
 
+def test_a_replica_that_does_not_know_it_is_in_sync() -> None:
+    """With fixed roles only the master knows the set."""
+    master = seen_by(1)
+    for lag_bytes, expected in ((0, "in sync"), (5, "catching up")):
+        second = msgspec.structs.replace(master.nodes[1], lag_bytes=lag_bytes)
+        view = msgspec.structs.replace(master, nodes=(master.nodes[0], second, master.nodes[2]))
+        answers = {"h:1": view, "h:2": seen_by(2, state="catching up"), "h:3": seen_by(3)}
+        assert states(combined("g", answers, None))[1] == expected
+
+
 def test_the_master_knows_the_lags() -> None:
     status = combined("g", {PLACES[number]: seen_by(number) for number in (2, 1, 3)}, None)
     assert status is not None
