@@ -218,13 +218,14 @@ def _first_steps(ready: Ready, config: Config) -> list[str]:
     if not nameservers:
         return ["  No name server is set, so no client can find this broker; set one with --namesrv"]
     if silent:
-        answers = "does not answer" if len(silent) == 1 else "do not answer"
+        servers, answer = ("server", "does not answer") if len(silent) == 1 else ("servers", "do not answer")
         lines.append(
-            f"  Name server {', '.join(silent)} {answers}; the broker tries again until it is registered"
+            f"  Name {servers} {', '.join(silent)} {answer}; the broker tries again until it is registered"
         )
     if not reached:
         return [*lines, "  Until then no client can find this broker"]
-    where = "" if reached == ["127.0.0.1:9876"] else f" --namesrv '{';'.join(own or reached)}'"
+    asked = ready.nameserver if ready.nameserver in reached else ";".join(reached)
+    where = "" if asked == "127.0.0.1:9876" else f" --namesrv '{asked}'"
     command = sys.argv[0] if sys.argv[0].endswith("/metaq") else "metaq"
     return [
         *lines,
