@@ -13,6 +13,7 @@ from typing import Literal
 
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
+from metaq.errors import MetaqError
 from metaq.protocol.bodies import READ, WRITE
 
 TopicKind = Literal["normal", "retry", "dead-letter", "system"]
@@ -292,6 +293,40 @@ class DeadLetter:
     """Why the consumer has given it up. Only MetaQ's clients and brokers store it."""
     error_type: str | None = None
     """The class of the exception, stored with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCount:
+    """The dead letters of one group."""
+
+    group: str
+    waiting: int | None
+    """Those behind the place up to which they were sent again; None if a broker did not answer."""
+    stored: int | None
+    """All that the brokers still hold."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResendOutcome:
+    """What became of one dead letter that was to be sent again."""
+
+    id: str
+    """The offset id of the letter, or the id that was given if there is no such letter."""
+    letter: DeadLetter | None
+    error: MetaqError | None = None
+    """None if it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCopy:
+    """Where a stored message was stored again."""
+
+    id: str
+    """The unique id, which is that of the first message."""
+    offset_id: str
+    queue: Queue
+    queue_offset: int
 
 
 # Cluster

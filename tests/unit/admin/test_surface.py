@@ -27,9 +27,27 @@ PAIRS = [
 def test_the_surface_is_pinned() -> None:
     assert admin.__all__ == [
         *("READ", "WRITE", "Admin", "Bounds", "Broker", "BrokerConfiguration", "BrokerFailure"),
-        *("BrokerFigures", "Cluster", "DeadLetter", "Group", "GroupName", "GroupSettings", "Groups"),
-        *("Limits", "Member", "Members", "NameServer", "Position", "Progress", "QueuePart"),
-        *("QueueProgress", "QueueReset", "QueueState", "Rate", "Reset", "RouteBroker", "Subscription"),
+        *(
+            "BrokerFigures",
+            "Cluster",
+            "DeadLetter",
+            "DeadLetterCount",
+            "Group",
+            "GroupName",
+            "GroupSettings",
+            "Groups",
+        ),
+        *("Limits", "Member", "Members", "MessageCopy", "NameServer", "Position", "Progress", "QueuePart"),
+        *(
+            "QueueProgress",
+            "QueueReset",
+            "QueueState",
+            "Rate",
+            "ResendOutcome",
+            "Reset",
+            "RouteBroker",
+            "Subscription",
+        ),
         *("Topic", "TopicName", "TopicRoute", "TopicSettings", "aio", "parse_position"),
     ]
     assert aio.__all__ == ["Admin"]
