@@ -107,13 +107,16 @@ class DeadLetters:
         self._calls = calls
         self._offsets = offsets
 
-    async def counts(self) -> tuple[DeadLetterCount, ...]:
-        """Counts the dead letters of every group that has some. It needs a few requests for each of them."""
+    async def counts(self, groups: Iterable[str] | None = None) -> tuple[DeadLetterCount, ...]:
+        """Counts the dead letters of these groups, or of every group that has some. Each group needs a few
+        requests."""
+        if groups is not None:
+            return tuple((await in_parallel(groups, self._count)).values())
         command = GetAllTopicListFromNameServer()
         topics = TopicList.decode((await self._calls.ask_nameserver(command)).body).topic_list
         prefix = names.DEAD_LETTER_PREFIX
-        groups = sorted(topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix))
-        found = await in_parallel(groups, self._count)
+        known = sorted(topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix))
+        found = await in_parallel(known, self._count)
         return tuple(count for count in found.values() if count.stored != 0)
 
     async def list(self, group: str, *, resent: bool = False) -> AsyncGenerator[DeadLetter, None]:

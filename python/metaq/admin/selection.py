@@ -1,8 +1,8 @@
 """The messages that a reader of a topic wants: by tag, by a SQL92 expression or by key.
 
-A broker selects by tags and by SQL92, so that other messages do not travel. All that it returns is checked here
-again: brokers compare tags by a hash, Apache's takes a wrong expression without a word and returns everything,
-and with its default settings it does not select by SQL92 at all.
+A broker selects by tags and by SQL92, so that other messages do not travel. All that it returns is checked
+again here. Brokers compare tags by a hash. With default settings, Apache's broker does not select by SQL92,
+and if an expression is wrong, it returns everything without an error.
 """
 
 from __future__ import annotations

@@ -400,9 +400,10 @@ class DeadLetters:
         self._portal = portal
         self._work = work
 
-    def counts(self) -> tuple[DeadLetterCount, ...]:
-        """Counts the dead letters of every group that has some. It needs a few requests for each of them."""
-        return self._portal.run(self._work.counts)
+    def counts(self, groups: Iterable[str] | None = None) -> tuple[DeadLetterCount, ...]:
+        """Counts the dead letters of these groups, or of every group that has some. Each group needs a few
+        requests."""
+        return self._portal.run(self._work.counts, groups)
 
     def list(self, group: str, *, resent: bool = False) -> Iterator[DeadLetter]:
         """Yields the dead letters of a group that were not sent again yet; with `resent` all of them. Raises
