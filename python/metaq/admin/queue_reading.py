@@ -32,6 +32,8 @@ _NOTHING: Final = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
+_AWAY: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY, ResponseCode.SYSTEM_BUSY)
+"""Refusals of a broker that starts, stops or changes its role."""
 
 OnWait = Callable[[str, MetaqError], None]
 """Called with a broker and the reason when a reader begins to wait for it."""
@@ -205,9 +207,9 @@ async def _arriving(
             while True:
                 try:
                     pulled = await pull_messages(calls, cursor, hold_s=HOLD_S, selection=wanted.selection)
-                except (Unreachable, NoRoute) as error:
+                except (Unreachable, NoRoute, Refused) as error:
                     # The broker may be restarting, and its messages come later.
-                    if not error.retriable:
+                    if not error.retriable or (isinstance(error, Refused) and error.code not in _AWAY):
                         raise
                     if broker not in waits_for and wanted.on_wait is not None:
                         wanted.on_wait(broker, error)

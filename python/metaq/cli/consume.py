@@ -168,8 +168,8 @@ def _check_members(admin: Admin, topic: str, group: str, tags: list[str] | None,
         shown = ", ".join(f"{name} ({' || '.join(sorted(chosen))})" for name, chosen in theirs.items())
         raise CommandError(
             f"group {group} has {count(len(members.members), 'member')} with another subscription: {shown}",
-            hint="with different subscriptions the group loses messages; choose another --group or subscribe to "
-            "the same",
+            hint="with different subscriptions a group loses messages; choose another --group, or the same "
+            "topics and filters",
         )
 
 

@@ -89,7 +89,7 @@ def send(
     options = _options(tag, key, property, delay, deliver_at)
     servers = name_servers(namesrv)
     if queue is not None:
-        options["queue"] = _queue(servers, topic, queue)
+        options["queue"] = _queue(namesrv, topic, queue)
     if body is None or count is not None:
         from metaq.cli.message_sources import from_json_lines, from_lines, opened, repeated
 
@@ -207,13 +207,13 @@ def _properties(given: list[str]) -> dict[str, str]:
     return properties
 
 
-def _queue(servers: str, topic: str, number: int) -> Queue:
+def _queue(namesrv: str | None, topic: str, number: int) -> Queue:
     """A queue of that number, on any broker."""
     import random
 
-    from metaq.admin import Admin
+    from metaq.cli.connection import connect
 
-    with Admin(servers) as admin:
+    with connect(namesrv) as admin:
         queues = [queue for queue in admin.topics.route(topic).writable if queue.id == number]
     if not queues:
         raise CommandError(f"{topic} has no queue {number} that can be written to")

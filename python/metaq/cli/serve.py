@@ -199,7 +199,7 @@ def _greeting(ready: Ready, config: Config) -> list[str]:
         lines.append("Try it from another terminal:")
         command = sys.argv[0] if sys.argv[0].endswith("/metaq") else "metaq"
         lines.append(f"  {command} send Hello 'first message'{where}")
-        lines.append(f"  {command} tail Hello{where}")
+        lines.append(f"  {command} tail Hello --from earliest{where}")
     elif ready.broker:
         lines.append("  No name server is set, so no client can find this broker; set one with --namesrv")
     lines.append("Ctrl-C stops it.")

@@ -87,4 +87,4 @@ def tail(
 def _say_that_it_waits(broker: str, error: MetaqError) -> None:
     from metaq.cli.output import note
 
-    note(f"broker {broker} does not answer; tail waits for it and goes on ({error.args[0]})")
+    note(f"broker {broker} is away; tail waits and goes on when it is back")
