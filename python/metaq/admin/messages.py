@@ -46,6 +46,9 @@ class Messages:
         """Finds a message by its offset id, which names its broker and its place there. Raises UsageError
         and NoSuchMessage."""
         physical_offset = _physical_offset(offset_id)
+        missing = NoSuchMessage(f"no broker has a message with the offset id {offset_id}")
+        if physical_offset > OFFSET_MAX:
+            raise missing  # It is a unique id, which looks the same.
         command = ViewMessageById(physical_offset=physical_offset)
 
         async def one(broker: str) -> list[Message]:
@@ -60,7 +63,7 @@ class Messages:
             for message in messages:
                 if message.offset_id == offset_id.upper():
                     return message
-        raise NoSuchMessage(f"no broker has a message with the offset id {offset_id}")
+        raise missing
 
     async def by_key(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -160,13 +161,16 @@ def resend(
 
 def _found(admin: Admin, id: str, topic: str | None) -> Sequence[Message]:
     """The messages with this id or offset id, the one that was stored first before its copies."""
+    if topic is not None:
+        try:
+            return admin.messages.by_id(topic, id)
+        except NoSuchMessage as error:
+            with suppress(NoSuchMessage, UsageError):
+                return (admin.messages.by_offset_id(id),)
+            raise error
     try:
         return (admin.messages.by_offset_id(id),)
-    except (NoSuchMessage, UsageError) as error:
-        if topic is not None:
-            return admin.messages.by_id(topic, id)
-        if isinstance(error, UsageError):
-            raise
+    except NoSuchMessage as error:
         error.hint = "if it is not an offset id but the id that the producer got, add --topic"
         raise
 
