@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -118,21 +121,53 @@ def _print_all(
 ) -> None:
     """Prints messages and settles each one after it was written. Ctrl-C is how it ends."""
     settled_all = True
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), _LateInterrupt() as interrupt:
         try:
             for number, message in enumerate(subscribed, start=1):
-                settled_all = False
-                printer.print(message)
-                if reject:
-                    message.reject("rejected with metaq consume --reject")
-                elif not no_ack:
-                    message.ack()
-                settled_all = not no_ack
+                with interrupt.delayed():
+                    settled_all = False
+                    printer.print(message)
+                    if reject:
+                        message.reject("rejected with metaq consume --reject")
+                    elif not no_ack:
+                        message.ack()
+                    settled_all = not no_ack
                 if number == count:
                     break
         finally:
             # Nobody will settle the rest, so there is nothing to wait for.
             subscribed.close(CLOSE_WAIT_S if settled_all else 0)
+
+
+class _LateInterrupt:
+    """Delays Ctrl-C while a message is printed and settled, so that a printed message is settled. The second
+    Ctrl-C is not delayed: a full pipe may block for ever."""
+
+    def __init__(self) -> None:
+        self._is_delayed = self._came = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    @contextmanager
+    def delayed(self) -> Iterator[None]:
+        self._is_delayed = True
+        try:
+            yield
+        finally:
+            self._is_delayed = False
+        if self._came:
+            raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_delayed or self._came:
+            raise KeyboardInterrupt
+        self._came = True
 
 
 def _start(text: str | None) -> Start:

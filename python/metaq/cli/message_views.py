@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from metaq.cli.formats import count, moment, size
 from metaq.cli.invocation import Format
-from metaq.cli.output import Rows
+from metaq.cli.output import csv_text
 from metaq.errors import CommandError, UnreadableBody
 
 if TYPE_CHECKING:
@@ -146,8 +146,16 @@ def _hex_lines(body: bytes) -> Iterator[str]:
 
 def print_raw_body(message: Message) -> None:
     """Writes the bytes of a body, and nothing else. Raises UnreadableBody."""
+    write_out(message.body)
+
+
+def write_out(data: bytes) -> None:
+    """Writes all bytes to standard output, or raises BrokenPipeError. Without Python's buffer, as with
+    PYTHONUNBUFFERED, a write to a pipe that breaks returns after a part, without an error."""
     sys.stdout.flush()
-    sys.stdout.buffer.write(message.body)
+    rest = memoryview(data)
+    while rest:
+        rest = rest[sys.stdout.buffer.write(rest) :]
     sys.stdout.buffer.flush()
 
 
@@ -161,19 +169,29 @@ def full_text(message: Message, form: BodyForm) -> list[str]:
 
 
 class MessagePrinter:
-    """Prints messages one by one. A message was written when `print` returns."""
+    """Prints messages one by one. A message was written as a whole when `print` returns."""
 
     def __init__(self, output: Format, template: str | None = None) -> None:
         """Raises CommandError for a template that is wrong."""
         from metaq.cli.templates import Template
 
+        self._output = output
         self._template = None if template is None else Template(template)
-        self._rows = Rows(output, KEYS, line)
+        self._has_head = False
 
     def print(self, message: Message) -> None:
         """Raises BrokenPipeError."""
-        if self._template is None:
-            self._rows.print(message, lambda: document(message))
-        else:
-            sys.stdout.buffer.write(self._template.render(message))
-            sys.stdout.buffer.flush()
+        write_out(self._render(message))
+
+    def _render(self, message: Message) -> bytes:
+        import msgspec
+
+        if self._template is not None:
+            return self._template.render(message)
+        if self._output is Format.json:
+            return msgspec.json.encode(document(message)) + b"\n"
+        if self._output is Format.csv:
+            head = "" if self._has_head else csv_text(KEYS, [])
+            self._has_head = True
+            return (head + csv_text(KEYS, [document(message)], head=False)).encode()
+        return line(message).encode(errors="backslashreplace") + b"\n"
