@@ -4,7 +4,8 @@
 `groups`, `offsets`, `messages`, `dead_letters` and `brokers`. Each part is a file of that name on asyncio;
 `sync.py` is the plain face over them. `broker_groups.py`, which only commands use so far, looks at groups of
 brokers and orders switches. They send their requests through `calls.py`, which finds brokers, asks
-many at once and tries again. `results.py` has everything that is returned, `positions.py` the four kinds of
+many at once and tries again. `queue_reading.py` reads topics with a `selection.py`, and `message_copies.py`
+sends stored messages again. `results.py` has everything that is returned, `positions.py` the four kinds of
 positions.
 
 The command line, the Spark source and the pipelines use it. It works on MetaQ's brokers and on Apache's, and

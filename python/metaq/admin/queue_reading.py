@@ -34,6 +34,8 @@ _NOTHING: Final = (
 )
 _AWAY: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY, ResponseCode.SYSTEM_BUSY)
 """Refusals of a broker that starts, stops or changes its role."""
+_SAME_WAIT_S: Final = 10.0
+"""A broker that stops or starts may answer in between: failures within this time are one absence."""
 
 OnWait = Callable[[str, MetaqError], None]
 """Called with a broker and the reason when a reader begins to wait for it."""
@@ -198,7 +200,9 @@ async def _arriving(
 ) -> AsyncGenerator[Message, None]:
     """Holds a pull on every queue and yields messages as they come."""
     arrived: asyncio.Queue[Message | Exception] = asyncio.Queue(_ARRIVED_MAX)
-    waits_for: set[str] = set()
+    away_s: dict[str, float] = {}
+    """When each broker was away last."""
+    now_s = asyncio.get_running_loop().time
 
     async def watch(cursor: QueueCursor) -> None:
         tries = Retry(None)
@@ -211,13 +215,13 @@ async def _arriving(
                     # The broker may be restarting, and its messages come later.
                     if not error.retriable or (isinstance(error, Refused) and error.code not in _AWAY):
                         raise
-                    if broker not in waits_for and wanted.on_wait is not None:
+                    is_new = broker not in away_s or now_s() - away_s[broker] >= _SAME_WAIT_S
+                    away_s[broker] = now_s()
+                    if is_new and wanted.on_wait is not None:
                         wanted.on_wait(broker, error)
-                    waits_for.add(broker)
                     await tries.pause()
                     continue
                 tries = Retry(None)
-                waits_for.discard(broker)
                 for message in pulled:
                     await arrived.put(message)
         except Exception as error:

@@ -8,7 +8,9 @@ cluster with the help of `contexts.py`, `output.py` prints tables, JSON and CSV,
 for people, `progress.py` shows how far long work is, `suggestions.py` knows what a person may have meant,
 and `completions.py` what a shell completes. `exits.py` turns errors into lines and exit codes.
 
-`limits.py` reads and prints limits, `group_tables.py` prints broker groups, `forced_switch.py` asks before it
+`message_views.py` prints messages, `templates.py` fills in the templates of `tail` and `consume`, and
+`message_flags.py` has their flags. `message_sources.py` reads the messages that `send` sends, `send_many.py`
+sends many. `limits.py` reads and prints limits, `group_tables.py` prints broker groups, `forced_switch.py` asks before it
 replaces a group's record, and `take_over.py` ends a move from an Apache master.
 
 A command imports what it needs only when it runs, because `metaq --help` must start quickly; a test checks

@@ -114,6 +114,8 @@ def _parsed(number: int, line: bytes, defaults: MessageOptions) -> Outbound:
         options["tag"] = _text("tag", tag)
     keys = given.get("keys") or of_system.get(known.KEYS)
     if keys:
+        if not isinstance(keys, str | list):
+            raise ValueError("keys must be a text or a list of texts")
         options["keys"] = keys.split() if isinstance(keys, str) else [_text("keys", key) for key in keys]
     key = given.get("key") or of_system.get(known.SHARDING_KEY)
     if key is not None:
