@@ -301,7 +301,7 @@ class DeadLetterCount:
 
     group: str
     waiting: int | None
-    """Those behind the place up to which they were sent again; None if a broker did not answer."""
+    """Letters behind the place up to which they were sent again; None if a broker did not answer."""
     stored: int | None
     """All that the brokers still hold."""
     error: str | None = None
@@ -309,7 +309,7 @@ class DeadLetterCount:
 
 @dataclass(frozen=True, slots=True)
 class ResendOutcome:
-    """What became of one dead letter that was to be sent again."""
+    """The outcome of sending one dead letter again."""
 
     id: str
     """The offset id of the letter, or the id that was given if there is no such letter."""
@@ -320,7 +320,7 @@ class ResendOutcome:
 
 @dataclass(frozen=True, slots=True)
 class MessageCopy:
-    """Where a stored message was stored again."""
+    """A copy of a stored message, and its place."""
 
     id: str
     """The unique id, which is that of the first message."""

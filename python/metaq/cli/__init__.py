@@ -10,7 +10,9 @@ and `completions.py` what a shell completes. `exits.py` turns errors into lines 
 
 `message_views.py` prints messages, `templates.py` fills in the templates of `tail` and `consume`, and
 `message_flags.py` has their flags. `message_sources.py` reads the messages that `send` sends, `send_many.py`
-sends many. `limits.py` reads and prints limits, `group_tables.py` prints broker groups, `forced_switch.py` asks before it
+sends many.
+
+`limits.py` reads and prints limits, `group_tables.py` prints broker groups, `forced_switch.py` asks before it
 replaces a group's record, and `take_over.py` ends a move from an Apache master.
 
 A command imports what it needs only when it runs, because `metaq --help` must start quickly; a test checks

@@ -23,7 +23,7 @@ FAULTS_SHOWN: Final = 10
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the messages. Callbacks count in a thread of their own."""
+    """The outcome of many sends. Callbacks count in a thread of their own."""
 
     noun: str = "message"
     """The word for the numbers in `faults`."""

@@ -62,7 +62,7 @@ def test_durations() -> None:
     ):
         assert duration_of("--delay", text) == timedelta(seconds=seconds)
     for text in ("", "soon", "-1s", "1w", "999999999999d"):
-        with pytest.raises(CommandError, match="--delay: .* is not a duration"):
+        with pytest.raises(CommandError, match=r"--delay: .* is not a duration"):
             duration_of("--delay", text)
 
 
