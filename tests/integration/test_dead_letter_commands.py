@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -62,7 +63,9 @@ def test_all_are_sent_again_once(served: Metaq, group: str) -> None:
     assert [letter["body"] for letter in letters] == ["letter-0", "letter-1", "letter-2"]
     assert {letter["origin_topic"] for letter in letters} == {f"T_{group}"}
     outcome = served.run("dlq", "resend", group)
-    assert outcome.stdout == f"3 dead letters of {group} sent again\n"
+    assert outcome.stdout.endswith(f"3 dead letters of {group} sent again\n")
+    sent = [line.removeprefix("sent ") for line in outcome.stdout.splitlines()[:-1]]
+    assert sent == [letter["offset_id"] for letter in letters]
     again = retried(served, group)
     assert [record.body for record in again] == [b"letter-0", b"letter-1", b"letter-2"]
     for number, record in enumerate(again):
@@ -75,6 +78,8 @@ def test_all_are_sent_again_once(served: Metaq, group: str) -> None:
     assert json.loads(served.run("dlq", "resend", group, "-o", "json").stdout) == {
         "group": group,
         "resent": 0,
+        "failed": 0,
+        "letters": [],
     }
 
 
@@ -85,7 +90,7 @@ def test_single_ones_are_not_sent_a_second_time(served: Metaq, group: str) -> No
         assert served.run("dlq", "resend", group, "--id", str(wanted)).returncode == 0
     assert [record.body for record in retried(served, group)] == [b"letter-1", b"letter-2"]
     assert [letter["body"] for letter in listed(served, group)] == ["letter-0"]
-    assert served.run("dlq", "resend", group).stdout == f"1 dead letter of {group} sent again\n"
+    assert served.run("dlq", "resend", group).stdout.endswith(f"1 dead letter of {group} sent again\n")
     assert [record.body for record in retried(served, group)] == [b"letter-1", b"letter-2", b"letter-0"]
     assert "DLQ_REASON" not in retried(served, group)[0].properties
 
@@ -99,9 +104,50 @@ def test_the_reason_is_shown(served: Metaq, group: str) -> None:
 
 
 def test_a_wrong_id(served: Metaq, group: str) -> None:
-    for wrong in ("nonsense", "0" * 32):
-        outcome = served.run("dlq", "resend", group, "--id", wrong)
-        assert outcome.returncode == 1 and "metaq dlq list" in outcome.stderr
+    letters = listed(served, group)
+    outcome = served.run(
+        "dlq", "resend", group, "--id", "nonsense", "--id", str(letters[0]["id"]), "-o", "json"
+    )
+    assert outcome.returncode == 1
+    result = json.loads(outcome.stdout)
+    assert (result["resent"], result["failed"]) == (1, 1)
+    wrong, right = result["letters"]
+    assert wrong["id"] == "nonsense" and "metaq dlq list" in wrong["error"]
+    assert (right["offset_id"], right["error"]) == (letters[0]["offset_id"], None)
+    outcome = served.run("dlq", "show", group, "0" * 32)
+    assert outcome.returncode == 1 and "metaq dlq list" in outcome.stderr
+
+
+def test_one_is_shown_and_all_are_exported(served: Metaq, group: str, tmp_path: Path) -> None:
+    letters = listed(served, group)
+    shown = served.run("dlq", "show", group, str(letters[1]["id"])).stdout
+    for expected in ("no customer KEYS", "LookupError", f"T_{group}", "letter-1"):
+        assert expected in shown
+    assert served.run("dlq", "show", group, str(letters[0]["id"]), "--body", "raw").stdout == "letter-0"
+    file = tmp_path / "letters.jsonl"
+    assert served.run("dlq", "export", group, str(file)).returncode == 0
+    assert [json.loads(line) for line in file.read_text().splitlines()] == letters
+    assert file.stat().st_mode & 0o077 == 0, "bodies are nobody else's business"
+    on_stdout = served.run("dlq", "export", group, "-").stdout
+    assert on_stdout == file.read_text()
+    before = file.read_text()
+    assert served.run("dlq", "export", "nobody_here", str(file)).returncode == 1
+    assert file.read_text() == before, "a failure leaves the older file"
+    assert list(tmp_path.iterdir()) == [file]
+    sent = served.run("send", f"T_{group}", "--json-lines", str(file), "-o", "json")
+    assert json.loads(sent.stdout)["sent"] == 3, "an export can be sent as it is"
+
+
+def test_groups_are_listed_with_counts(served: Metaq, group: str) -> None:
+    def counted() -> dict[str, object]:
+        rows = json.loads(served.run("dlq", "list", "-o", "json").stdout)
+        [row] = [row for row in rows if row["group"] == group]
+        assert isinstance(row, dict)
+        return row
+
+    assert counted() == {"group": group, "waiting": 3, "stored": 3, "error": None}
+    served.run("dlq", "resend", group)
+    assert counted() == {"group": group, "waiting": 0, "stored": 3, "error": None}
 
 
 def test_not_faster_than_asked_for(served: Metaq, group: str) -> None:
@@ -110,7 +156,13 @@ def test_not_faster_than_asked_for(served: Metaq, group: str) -> None:
     assert time.monotonic() - began_s >= 1.0, "three at two a second"
 
 
-def test_a_group_without_any(served: Metaq) -> None:
-    assert listed(served, "nobody_here") == []
-    text = served.run("dlq", "resend", "nobody_here").stdout
-    assert text == "0 dead letters of nobody_here sent again\n"
+def test_a_group_without_any(served: Metaq, group: str) -> None:
+    served.run("group", "limit", "Clean", "--create")
+    assert listed(served, "Clean") == []
+    assert served.run("dlq", "resend", "Clean").stdout == "0 dead letters of Clean sent again\n"
+    for command in (("list",), ("resend",), ("export", "-"), ("show", "0" * 32)):
+        outcome = served.run("dlq", command[0], group.lower(), *command[1:])
+        assert outcome.returncode == 1
+        assert outcome.stderr.startswith(
+            f"metaq: group {group.lower()} does not exist; did you mean {group}?"
+        )

@@ -6,6 +6,7 @@ name on asyncio; `sync.py` is the plain face over them. They send their requests
 finds brokers, asks many at once and tries again. `results.py` has everything that is returned, `positions.py`
 the four kinds of positions, and `kinds.py` the names of the system.
 
+`queue_reading.py` reads topics with a `selection.py`, and `message_copies.py` sends stored messages again.
 `topic_figures.py` and `group_figures.py` collect what lists show, and `running_members.py` asks the clients
 of a group. `timelines.py` has the timeline of one message, `timeline_events.py` and `group_states.py` make
 it, and `otlp.py` writes it as OpenTelemetry spans. `health.py` collects the state of a cluster, with
@@ -33,6 +34,7 @@ from metaq.admin.results import (
     Clients,
     Cluster,
     DeadLetter,
+    DeadLetterCount,
     Finding,
     Group,
     GroupFigures,
@@ -44,12 +46,14 @@ from metaq.admin.results import (
     Limits,
     Member,
     Members,
+    MessageCopy,
     NameServer,
     Progress,
     QueuePart,
     QueueProgress,
     QueueReset,
     QueueState,
+    ResendOutcome,
     Reset,
     RouteBroker,
     RunningMember,
@@ -83,6 +87,7 @@ __all__ = [
     "Cluster",
     "Credentials",
     "DeadLetter",
+    "DeadLetterCount",
     "Finding",
     "Group",
     "GroupFigures",
@@ -94,6 +99,7 @@ __all__ = [
     "Limits",
     "Member",
     "Members",
+    "MessageCopy",
     "NameServer",
     "Position",
     "Progress",
@@ -102,6 +108,7 @@ __all__ = [
     "QueueReset",
     "QueueState",
     "Rate",
+    "ResendOutcome",
     "Reset",
     "RouteBroker",
     "RunningMember",

@@ -13,6 +13,7 @@ from typing import Final
 from metaq.admin.calls import Calls
 from metaq.admin.limits import GROUP, limits_of
 from metaq.admin.results import GroupSettings
+from metaq.errors import NoSuchGroup
 from metaq.protocol.bodies import SubscriptionGroupConfig, SubscriptionGroupTable, TopicList
 from metaq.protocol.clients import GetConsumerConnectionList
 from metaq.protocol.codes import ResponseCode
@@ -44,6 +45,16 @@ async def find_config(calls: Calls, broker: str, group: str) -> SubscriptionGrou
     missing = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     reply = await calls.ask(broker, GetSubscriptionGroupConfig(group=group), accept=(missing,))
     return None if reply.code == missing else SubscriptionGroupConfig.decode(reply.body)
+
+
+async def require_group(calls: Calls, group: str) -> None:
+    """Raises NoSuchGroup unless a broker has the group."""
+    found, _ = await calls.from_each(await calls.masters(), lambda broker: find_config(calls, broker, group))
+    if not any(config is not None for config in found.values()):
+        raise NoSuchGroup(
+            f"group {group} does not exist",
+            hint="its consumers create it when they start; `metaq group list` lists all groups",
+        )
 
 
 async def config_pages(calls: Calls, broker: str) -> AsyncIterator[dict[str, SubscriptionGroupConfig]]:

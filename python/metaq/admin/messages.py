@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from datetime import datetime
 from typing import Final
 
 from metaq._core import decode_messages, decode_records
 from metaq.admin.calls import Calls
+from metaq.admin.group_settings import require_group
+from metaq.admin.message_copies import send_copy
 from metaq.admin.offsets import OFFSET_MAX, Offsets
 from metaq.admin.positions import Position, milliseconds
-from metaq.admin.queue_reading import read
-from metaq.admin.results import BrokerFailure
+from metaq.admin.queue_reading import OnWait, read, reading_of
+from metaq.admin.results import BrokerFailure, MessageCopy
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import NoSuchMessage, UsageError
@@ -25,7 +27,8 @@ _OFFSET_DIGITS: Final = 16
 
 
 class Messages:
-    """Finds messages by id, by key and by time, and reads topics. Nothing is consumed by it."""
+    """Finds messages by id, by key and by time, reads topics, and sends stored messages again. Nothing is
+    consumed by it."""
 
     def __init__(self, calls: Calls, offsets: Offsets) -> None:
         self._calls = calls
@@ -43,6 +46,9 @@ class Messages:
         """Finds a message by its offset id, which names its broker and its place there. Raises UsageError
         and NoSuchMessage."""
         physical_offset = _physical_offset(offset_id)
+        missing = NoSuchMessage(f"no broker has a message with the offset id {offset_id}")
+        if physical_offset > OFFSET_MAX:
+            raise missing  # It is a unique id, which looks the same.
         command = ViewMessageById(physical_offset=physical_offset)
 
         async def one(broker: str) -> list[Message]:
@@ -57,7 +63,7 @@ class Messages:
             for message in messages:
                 if message.offset_id == offset_id.upper():
                     return message
-        raise NoSuchMessage(f"no broker has a message with the offset id {offset_id}")
+        raise missing
 
     async def by_key(
         self,
@@ -87,11 +93,47 @@ class Messages:
         return tuple(found)
 
     def read(
-        self, topic: str, start: Position = "earliest", end: Position = "latest", *, follow: bool = False
+        self,
+        topic: str,
+        start: Position = "earliest",
+        end: Position = "latest",
+        *,
+        follow: bool = False,
+        last: int | None = None,
+        tags: str | Iterable[str] | None = None,
+        sql: str | None = None,
+        key: str | None = None,
+        queues: Iterable[Queue] | None = None,
+        on_wait: OnWait | None = None,
     ) -> AsyncGenerator[Message, None]:
         """Yields the messages of a topic between two positions in the order in which they were stored. With
-        `follow` it goes on with those that arrive, and does not end. Raises NoRoute."""
-        return read(self._calls, self._offsets, topic, start, end, follow=follow)
+        `follow` it goes on with those that arrive, and does not end.
+
+        `last` yields only that many messages before the end. `tags`, `sql` and `key` select messages; tags
+        and a SQL92 expression exclude each other. `queues` are the queues to read. While it follows, it waits
+        for a broker that is away, and calls `on_wait` with its name and the error. Raises NoRoute and
+        UsageError.
+        """
+        wanted = reading_of(
+            topic,
+            start,
+            end,
+            follow=follow,
+            last=last,
+            tags=tags,
+            sql=sql,
+            key=key,
+            queues=queues,
+            on_wait=on_wait,
+        )
+        return read(self._calls, self._offsets, wanted)
+
+    async def resend(self, message: Message, *, group: str | None = None) -> MessageCopy:
+        """Sends a stored message again: to its topic, so that all groups get it, or to one group alone. The
+        copy has the same id. Raises NoRoute, NoSuchGroup, NoSuchMessage and UsageError."""
+        if group is not None:
+            await require_group(self._calls, group)
+        return await send_copy(self._calls, message, group)
 
     async def _query(
         self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int, *, is_id: bool

@@ -13,6 +13,7 @@ from typing import Literal
 
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
+from metaq.errors import MetaqError
 from metaq.protocol.bodies import READ, WRITE
 from metaq.protocol.replication import GroupStatus
 
@@ -386,6 +387,40 @@ class DeadLetter:
     """Why the consumer has given it up. Only MetaQ's clients and brokers store it."""
     error_type: str | None = None
     """The class of the exception, stored with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCount:
+    """The dead letters of one group."""
+
+    group: str
+    waiting: int | None
+    """Letters behind the place up to which they were sent again; None if a broker did not answer."""
+    stored: int | None
+    """All that the brokers still hold."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResendOutcome:
+    """The outcome of sending one dead letter again."""
+
+    id: str
+    """The offset id of the letter, or the id that was given if there is no such letter."""
+    letter: DeadLetter | None
+    error: MetaqError | None = None
+    """None if it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCopy:
+    """A copy of a stored message, and its place."""
+
+    id: str
+    """The unique id, which is that of the first message."""
+    offset_id: str
+    queue: Queue
+    queue_offset: int
 
 
 # Cluster

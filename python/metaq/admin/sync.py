@@ -13,6 +13,7 @@ from metaq.admin.dead_letters import RATE
 from metaq.admin.limits import Rate
 from metaq.admin.messages import LIMIT
 from metaq.admin.positions import Position
+from metaq.admin.queue_reading import OnWait
 from metaq.admin.results import (
     Bounds,
     BrokerConfiguration,
@@ -20,6 +21,7 @@ from metaq.admin.results import (
     Clients,
     Cluster,
     DeadLetter,
+    DeadLetterCount,
     Group,
     GroupName,
     GroupOverview,
@@ -28,8 +30,10 @@ from metaq.admin.results import (
     Health,
     Limits,
     Members,
+    MessageCopy,
     Progress,
     QueuePart,
+    ResendOutcome,
     Reset,
     RunningMembers,
     Topic,
@@ -371,7 +375,8 @@ class Offsets:
 
 
 class Messages:
-    """Finds messages by id, by key and by time, and reads topics. Nothing is consumed by it."""
+    """Finds messages by id, by key and by time, reads topics, and sends stored messages again. Nothing is
+    consumed by it."""
 
     def __init__(self, portal: Portal, work: messages.Messages) -> None:
         self._portal = portal
@@ -407,34 +412,91 @@ class Messages:
         return self._portal.run(self._work.by_time, topic, begin, end, limit=limit)
 
     def read(
-        self, topic: str, start: Position = "earliest", end: Position = "latest", *, follow: bool = False
+        self,
+        topic: str,
+        start: Position = "earliest",
+        end: Position = "latest",
+        *,
+        follow: bool = False,
+        last: int | None = None,
+        tags: str | Iterable[str] | None = None,
+        sql: str | None = None,
+        key: str | None = None,
+        queues: Iterable[Queue] | None = None,
+        on_wait: OnWait | None = None,
     ) -> Iterator[Message]:
         """Yields the messages of a topic between two positions in the order in which they were stored. With
-        `follow` it goes on with those that arrive, and does not end. Raises NoRoute."""
-        return _iterate(self._portal, lambda: self._work.read(topic, start, end, follow=follow))
+        `follow` it goes on with those that arrive, and does not end.
+
+        `last` yields only that many messages before the end. `tags`, `sql` and `key` select messages; tags
+        and a SQL92 expression exclude each other. `queues` are the queues to read. While it follows, it waits
+        for a broker that is away, and calls `on_wait` with its name and the error. Raises NoRoute and
+        UsageError.
+        """
+        return _iterate(
+            self._portal,
+            lambda: self._work.read(
+                topic,
+                start,
+                end,
+                follow=follow,
+                last=last,
+                tags=tags,
+                sql=sql,
+                key=key,
+                queues=queues,
+                on_wait=on_wait,
+            ),
+        )
+
+    def resend(self, message: Message, *, group: str | None = None) -> MessageCopy:
+        """Sends a stored message again: to its topic, so that all groups get it, or to one group alone. The
+        copy has the same id. Raises NoRoute, NoSuchGroup, NoSuchMessage and UsageError."""
+        return self._portal.run(self._work.resend, message, group=group)
 
 
 class DeadLetters:
-    """Lists the dead letters of a group and gives them to it again."""
+    """Counts and lists the dead letters of groups, and gives them to their group again."""
 
     def __init__(self, portal: Portal, work: dead_letters.DeadLetters) -> None:
         self._portal = portal
         self._work = work
 
+    def counts(self, groups: Iterable[str] | None = None) -> tuple[DeadLetterCount, ...]:
+        """Counts the dead letters of these groups, or of every group that has some. Each group needs a few
+        requests."""
+        return self._portal.run(self._work.counts, groups)
+
     def list(self, group: str, *, resent: bool = False) -> Iterator[DeadLetter]:
-        """Yields the dead letters of a group that were not sent again yet; with `resent` all of them."""
+        """Yields the dead letters of a group that were not sent again yet; with `resent` all of them. Raises
+        NoSuchGroup."""
         return _iterate(self._portal, lambda: self._work.list(group, resent=resent))
+
+    def find(self, group: str, id: str) -> DeadLetter:
+        """Finds a dead letter by its id or its offset id. Raises NoSuchGroup and NoSuchMessage."""
+        return self._portal.run(self._work.find, group, id)
 
     def resend(self, group: str, *, rate: float = RATE) -> Iterator[DeadLetter]:
         """Gives a group its dead letters again, `rate` a second, and yields each one after it was sent.
 
         No other group gets them, and their tries are counted anew. If it is interrupted, the next call
-        continues from there.
+        continues from there. Raises NoSuchGroup.
         """
         return _iterate(self._portal, lambda: self._work.resend(group, rate=rate))
 
+    def resend_each(
+        self, group: str, ids: Iterable[str] | None = None, *, rate: float = RATE
+    ) -> Iterator[ResendOutcome]:
+        """Gives a group its dead letters again, or those with these ids, and yields what became of each one.
+
+        A letter that a broker refuses does not keep the others back, and the next call tries it again. If a
+        broker does not answer, the rest of its queue waits for the next call. Raises NoSuchGroup.
+        """
+        return _iterate(self._portal, lambda: self._work.resend_each(group, ids, rate=rate))
+
     def resend_one(self, group: str, id: str) -> DeadLetter:
-        """Gives a group one of its dead letters again, by its id or its offset id. Raises NoSuchMessage."""
+        """Gives a group one of its dead letters again, by its id or its offset id. Raises NoSuchGroup and
+        NoSuchMessage."""
         return self._portal.run(self._work.resend_one, group, id)
 
 

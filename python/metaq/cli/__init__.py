@@ -8,6 +8,10 @@ cluster with the help of `contexts.py`, `output.py` prints tables, JSON and CSV,
 for people, `progress.py` shows how far long work is, `suggestions.py` knows what a person may have meant,
 and `completions.py` what a shell completes. `exits.py` turns errors into lines and exit codes.
 
+`message_views.py` prints messages, `templates.py` fills in the templates of `tail` and `consume`, and
+`message_flags.py` has their flags. `message_sources.py` reads the messages that `send` sends, `send_many.py`
+sends many.
+
 `limits.py` reads and prints limits, `attributes.py` attributes. `topic_tables.py` prints topics,
 `consumer_tables.py` consumer groups, `group_moves.py` their resets, and `group_tables.py` broker groups.
 `patterns.py` chooses names in lists. `health_wait.py` checks the health of a cluster and `health_tables.py`

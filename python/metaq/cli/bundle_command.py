@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from metaq import __version__
 from metaq.admin.redaction import REMOVED, SECRET_NAME, redact
 from metaq.admin.support_documents import Document, cluster_documents, json_document, text_document
-from metaq.cli.formats import count, size
+from metaq.cli.formats import size
 from metaq.cli.invocation import Format
 from metaq.cli.output import print_one
+from metaq.counts import counted
 from metaq.errors import CommandError, MetaqError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def write_bundle(
         "documents": [{"name": document.name, "about": document.about} for document in kept],
         "left_out": left_out,
     }
-    text = f"{path}: {count(len(kept), 'document')}, {size(path.stat().st_size)}"
+    text = f"{path}: {counted(len(kept), 'document')}, {size(path.stat().st_size)}"
     lines = [text, *(f"  {document.name:<32} {document.about}" for document in kept)]
     lines.append("It has no message bodies, keys or passwords. Look through it before you send it.")
     print_one(output, record, lines)

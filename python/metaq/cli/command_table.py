@@ -37,8 +37,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "dev": Entry("dev", "Run a whole cluster on this machine."),
     },
     "Send and read messages": {
-        "send": Entry("send", "Send one message and print where it was stored.", "send"),
+        "send": Entry("send", "Send messages and print where they were stored.", "send"),
         "tail": Entry("tail", "Print the messages of a topic without consuming them.", "tail"),
+        "consume": Entry("consume", "Consume messages as a member of a group and print them.", "consume"),
+        "message": Entry("message", "Find stored messages, show them and send them again."),
         "dlq": Entry("dlq", "List the messages that a group has given up, and send them to it again."),
     },
     "Topics and groups": {

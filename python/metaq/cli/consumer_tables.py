@@ -7,10 +7,11 @@ from typing import Any
 
 from metaq.admin import Group, GroupFigures, GroupSettings, Progress, RunningMembers, SubscriptionConflict
 from metaq.cli.attributes import attributes_text
-from metaq.cli.formats import UNKNOWN, count, rate, span
+from metaq.cli.formats import UNKNOWN, rate, span
 from metaq.cli.invocation import Format
 from metaq.cli.limits import print_limits, rows_of
 from metaq.cli.output import Column, note, print_json, print_one, print_rows
+from metaq.counts import counted
 from metaq.protocol.attributes import CONSUME_BYTES, CONSUME_MESSAGES
 
 Record = dict[str, Any]
@@ -122,11 +123,11 @@ def print_group(output: Format, group: Group, running: RunningMembers) -> None:
 
 def _summary(group: Group) -> str:
     members = len(group.members.members)
-    who = count(members, "member") if members else "no members"
+    who = counted(members, "member") if members else "no members"
     mode = " in broadcast mode" if group.members.is_broadcasting and members else ""
     if not group.progress.queues:
         return f"{group.name}: {who}{mode}; it has committed nothing"
-    behind = f"{count(group.progress.lag, 'message')} behind"
+    behind = f"{counted(group.progress.lag, 'message')} behind"
     waiting = group.progress.lag_ms
     time_lag = f", the oldest for {span(waiting)}" if waiting and group.progress.lag else ""
     return f"{group.name}: {who}{mode}; {behind}{time_lag}"

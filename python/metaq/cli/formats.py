@@ -67,11 +67,6 @@ def share(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else f"{ratio:.0%}"
 
 
-def count(number: int, one: str, many: str = "") -> str:
-    """A number with its noun: `1 queue`, `2 queues`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def some(names: Sequence[str], most: int = 5) -> str:
     """The first names of a list, and how many more there are."""
     rest = len(names) - most

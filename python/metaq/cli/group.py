@@ -228,9 +228,9 @@ def reset(
     messages after an earlier one are delivered again.
     """
     from metaq.cli.connection import connect
-    from metaq.cli.formats import count
     from metaq.cli.group_moves import print_reset
     from metaq.cli.output import position
+    from metaq.counts import counted
 
     target: Position = position("--to", to)
     with connect(namesrv) as admin:
@@ -239,7 +239,7 @@ def reset(
             print_reset(plan, output)
         if dry_run:
             return
-        where = f"{count(len(plan.queues), 'queue')} of {topic}"
+        where = f"{counted(len(plan.queues), 'queue')} of {topic}"
         if not yes:
             typer.confirm(f"Move {group} in {where}?", abort=True, err=True)
         done = admin.groups.apply(plan)
@@ -285,8 +285,8 @@ def clone(
     The command prints the change of each queue and asks before it makes it.
     """
     from metaq.cli.connection import connect
-    from metaq.cli.formats import count
     from metaq.cli.group_moves import print_clone, topics_to_clone
+    from metaq.counts import counted
 
     with connect(namesrv) as admin:
         topics = topics_to_clone(admin, source, topic)
@@ -298,7 +298,7 @@ def clone(
             print_clone(source, target, plans, output)
         if dry_run:
             return
-        where = f"{count(moved, 'queue')} of {', '.join(topics)}"
+        where = f"{counted(moved, 'queue')} of {', '.join(topics)}"
         if not yes:
             typer.confirm(f"Move {target} in {where}?", abort=True, err=True)
         done = [admin.groups.clone(source, target, name) for name in topics]
@@ -365,22 +365,23 @@ def delete(
 
 def _check_deletion(admin: Admin, group: str, *, force: bool, keeps_offsets: bool, yes: bool) -> None:
     """Raises CommandError if members are connected; then says what goes, and asks."""
-    from metaq.cli.formats import count, some
+    from metaq.cli.formats import some
     from metaq.cli.output import note
+    from metaq.counts import counted
 
     shown = admin.groups.show(group)
     members = [member.client_id for member in shown.members.members]
     if members and not force:
         verb = "is" if len(members) == 1 else "are"
         raise CommandError(
-            f"{count(len(members), 'member')} of {group} {verb} connected: {some(members)}",
+            f"{counted(len(members), 'member')} of {group} {verb} connected: {some(members)}",
             hint="stop its consumers first, or add --force",
         )
     topics = sorted({progress.queue.topic for progress in shown.progress.queues})
     if topics and not keeps_offsets:
-        waiting = count(shown.progress.lag, "message")
+        waiting = counted(shown.progress.lag, "message")
         note(
-            f"this deletes the offsets of {group} in {count(len(shown.progress.queues), 'queue')} of "
+            f"this deletes the offsets of {group} in {counted(len(shown.progress.queues), 'queue')} of "
             f"{some(topics)}; it has not consumed {waiting} yet"
         )
     if not yes:

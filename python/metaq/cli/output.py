@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Column",
     "Rows",
+    "csv_text",
     "moment",
     "note",
     "position",
@@ -169,13 +170,21 @@ def _fit(columns: Sequence[Column], texts: Mapping[str, Sequence[str]]) -> tuple
 
 
 def _print_csv(keys: Sequence[str], rows: Iterable[Row], *, head: bool = True) -> None:
-    import csv
+    print(csv_text(keys, rows, head=head), end="")
 
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+
+def csv_text(keys: Sequence[str], rows: Iterable[Row], *, head: bool = True) -> str:
+    """Returns rows as lines of CSV."""
+    import csv
+    from io import StringIO
+
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     if head:
         writer.writerow(keys)
     for row in rows:
         writer.writerow([_field(row.get(key)) for key in keys])
+    return text.getvalue()
 
 
 def _field(value: object) -> str:

@@ -147,9 +147,9 @@ def reread(
     The running pipeline takes the request within a second; without one, the next run does.
     """
     from metaq.cli.output import print_one
+    from metaq.counts import counted
     from metaq.errors import CommandError
     from metaq.pipelines import PIPELINES, Rereadable
-    from metaq.pipelines.counts import counted
 
     pipeline = _load(name, config, None)
     if not isinstance(pipeline, Rereadable):
@@ -290,7 +290,7 @@ def _print_line(text: str) -> None:
 
 
 def _line(progress: Progress) -> str:
-    from metaq.pipelines.counts import counted
+    from metaq.counts import counted
 
     lag = "unknown" if progress.lag_s is None else f"{progress.lag_s:.1f} s"
     details = ", ".join(f"{name} {value}" for name, value in progress.details.items() if value is not None)
@@ -324,7 +324,7 @@ def _print_verification(found: Verification, output: Format) -> None:
     from dataclasses import asdict
 
     from metaq.cli.output import print_json, print_table
-    from metaq.pipelines.counts import counted
+    from metaq.counts import counted
 
     if output is Format.json:
         print_json({"same": found.is_same, **asdict(found)})

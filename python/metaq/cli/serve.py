@@ -231,5 +231,5 @@ def _first_steps(ready: Ready, config: Config) -> list[str]:
         *lines,
         "Try it from another terminal:",
         f"  {command} send Hello 'first message'{where}",
-        f"  {command} tail Hello{where}",
+        f"  {command} tail Hello --from earliest{where}",
     ]

@@ -74,8 +74,10 @@ SYNONYMS = {
 
 def near_commands(word: str, known: Iterable[str]) -> list[str]:
     """Returns the commands that a person may have meant, the likeliest first."""
+    from metaq.cli.mqadmin import COUNTERPARTS
+
     names = list(known)
-    meant = SYNONYMS.get(word.lower())
+    meant = SYNONYMS.get(word.lower()) or COUNTERPARTS.get(word, "").partition(",")[0] or None
     found = [meant] if meant is not None and meant.split()[0] in names else []
     found += [name for name in difflib.get_close_matches(word.lower(), names) if name not in found]
     return found

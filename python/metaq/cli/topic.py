@@ -41,8 +41,8 @@ def create(
     """Create a topic on every broker. A topic that exists with other settings is not changed."""
     from metaq.cli.attributes import given_attributes
     from metaq.cli.connection import connect
-    from metaq.cli.formats import count
     from metaq.cli.output import print_one
+    from metaq.counts import counted
 
     attributes = given_attributes(attribute)
     with connect(namesrv) as admin:
@@ -62,9 +62,9 @@ def create(
     brokers = [on_broker.broker for on_broker in settings]
     created = [broker for broker in brokers if broker not in before]
     if created:
-        text = f"{topic} has {count(queues, 'queue')} on {', '.join(brokers)}"
+        text = f"{topic} has {counted(queues, 'queue')} on {', '.join(brokers)}"
     else:
-        text = f"{topic} exists already, with {count(queues, 'queue')} on {', '.join(brokers)}"
+        text = f"{topic} exists already, with {counted(queues, 'queue')} on {', '.join(brokers)}"
     record = {"topic": topic, "queues": queues, "permission": permission, "brokers": brokers}
     print_one(output, {**record, "created": bool(created)}, text)
 
@@ -215,8 +215,8 @@ def _check_write_queues(shown: Topic, queues: int | None, write_queues: int | No
 
 def _ask_before_queues_go(shown: Topic, queues: int, *, yes: bool) -> None:
     """Warns and asks if queues would be removed."""
-    from metaq.cli.formats import count
     from metaq.cli.output import note
+    from metaq.counts import counted
 
     gone = [state for state in shown.queues if state.queue.id >= queues]
     if not gone:
@@ -224,15 +224,14 @@ def _ask_before_queues_go(shown: Topic, queues: int, *, yes: bool) -> None:
     messages = sum(state.messages for state in gone)
     if messages:
         holds = "which hold" if len(gone) > 1 else "which holds"
-        loss = (
-            f", {holds} {count(messages, 'message')}: consumers and `metaq tail` would not find them any more"
-        )
+        held = counted(messages, "message")
+        loss = f", {holds} {held}: consumers and `metaq tail` would not find them any more"
     else:
         loss = ", without messages"
-    note(f"{shown.name} would lose {count(len(gone), 'queue')}{loss}")
+    note(f"{shown.name} would lose {counted(len(gone), 'queue')}{loss}")
     if not yes:
         typer.confirm(
-            f"Reduce {shown.name} to {count(queues, 'queue')} on each broker?", abort=True, err=True
+            f"Reduce {shown.name} to {counted(queues, 'queue')} on each broker?", abort=True, err=True
         )
 
 
@@ -271,14 +270,15 @@ def delete(
 
 
 def _ask_before_deletion(admin: Admin, topic: str) -> None:
-    from metaq.cli.formats import count, some
+    from metaq.cli.formats import some
     from metaq.cli.output import note
+    from metaq.counts import counted
 
     shown, groups = admin.topics.show(topic), admin.topics.groups(topic)
     where = ", ".join(settings.broker for settings in shown.settings)
-    offsets = f", and the offsets of {count(len(groups), 'group')}: {some(groups)}" if groups else ""
+    offsets = f", and the offsets of {counted(len(groups), 'group')}: {some(groups)}" if groups else ""
     note(
-        f"this deletes {count(shown.messages, 'message')} in {count(len(shown.queues), 'queue')} "
+        f"this deletes {counted(shown.messages, 'message')} in {counted(len(shown.queues), 'queue')} "
         f"on {where}{offsets}"
     )
     typer.confirm(f"Delete {topic}?", abort=True, err=True)

@@ -8,10 +8,11 @@ from typing import Any
 
 from metaq.admin import READ, WRITE, Topic, TopicFigures, TopicSettings
 from metaq.cli.attributes import attributes_text
-from metaq.cli.formats import UNKNOWN, count, moment, rate, some, span
+from metaq.cli.formats import UNKNOWN, moment, rate, some, span
 from metaq.cli.invocation import Format
 from metaq.cli.output import Column, print_json, print_one, print_rows
 from metaq.config.kinds import write_bytes
+from metaq.counts import counted
 from metaq.protocol.attributes import SEND_BYTES, SEND_MESSAGES
 
 
@@ -101,7 +102,7 @@ def print_topic(output: Format, topic: Topic, figures: TopicFigures, groups: Seq
 
 def _summary(topic: Topic, figures: TopicFigures, groups: Sequence[str]) -> list[str]:
     kind = "" if figures.kind == "normal" else f" ({figures.kind} topic)"
-    holds = f"{count(topic.messages, 'message')} in {count(len(topic.queues), 'queue')}"
+    holds = f"{counted(topic.messages, 'message')} in {counted(len(topic.queues), 'queue')}"
     lines = [f"{topic.name}{kind}: {holds} on {', '.join(figures.brokers)}"]
     if figures.first_stored_ms is not None:
         age = span(max(time.time() * 1000 - figures.first_stored_ms, 0))

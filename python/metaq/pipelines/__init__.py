@@ -5,7 +5,7 @@ used, because each has its own dependencies. Each pipeline has a package: `binlo
 `log_transport`, `log_lake`, `stream_sql`. The modules here are shared: `settings.py` reads TOML files,
 `spark_runtime.py` runs queries on Spark, `storage.py` lists files, `json_rows.py` parses JSON,
 `source_columns.py` names the columns of messages, `topic_lag.py` measures how far a query is behind,
-`topic_check.py` asks the servers of a topic, `counts.py` writes counts, `metrics_page.py` serves metrics,
+`topic_check.py` asks the servers of a topic, `metrics_page.py` serves metrics,
 `report_timer.py`, `quiet_failures.py` and `send_errors.py` are small rules.
 """
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaq.admin import Admin
+from metaq.counts import counted
 from metaq.errors import NoRoute
-from metaq.pipelines.counts import counted
 
 
 @dataclass(frozen=True, slots=True)

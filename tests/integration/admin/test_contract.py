@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 import metaq
-from metaq.admin import READ, Admin, aio
+from metaq.admin import READ, Admin, DeadLetter, aio
 from metaq.client.session.routes import Queue
 from metaq.errors import (
     AlreadyExists,
@@ -302,6 +303,72 @@ def test_a_topic_is_read_and_followed(cluster: Served, admin: Admin) -> None:
     followed.close()  # type: ignore[attr-defined]
 
 
+def test_a_reader_selects_messages(cluster: Served, admin: Admin) -> None:
+    topic = fresh("Selected")
+    admin.topics.create(topic, queues=3)
+    queues = admin.topics.route(topic).writable
+    with metaq.Client(cluster.nameserver) as client, client.producer() as producer:
+        for number in range(120):
+            producer.send_soon(
+                topic,
+                b"%d" % number,
+                tag="even" if number % 2 == 0 else "odd",
+                keys=[f"k{number % 10}"],
+                properties={"number": str(number)},
+                queue=queues[number % 3],
+            )
+    stored_all(cluster.nameserver, topic, 120)
+
+    def numbers(**options: Any) -> list[int]:
+        return sorted(int(message.body) for message in admin.messages.read(topic, **options))
+
+    assert numbers(tags="even") == list(range(0, 120, 2))
+    assert numbers(tags=["even", "odd"], key="k3") == list(range(3, 120, 10))
+    assert numbers(sql="number BETWEEN 5 AND 8 AND TAGS = 'odd'") == [5, 7]
+    assert numbers(queues=[queues[1]]) == list(range(1, 120, 3))
+    assert len(numbers(last=7)) == 7
+    assert numbers(last=1000, key="k3") == list(range(3, 120, 10))
+    assert numbers(last=4, queues=[queues[2]]) == [110, 113, 116, 119]
+    assert numbers(last=2, queues=[queues[2]], sql="number < 50") == [44, 47]
+    with pytest.raises(UsageError, match="exclude each other"):
+        numbers(tags="even", sql="number > 1")
+    with pytest.raises(UsageError, match="has no queue 9"):
+        numbers(queues=[Queue(topic, BROKER, 9)])
+    with pytest.raises(UsageError, match="the expression ends too early"):
+        numbers(sql="number >")
+
+
+def test_a_stored_message_is_sent_again(cluster: Served, admin: Admin) -> None:
+    topic, group = fresh("Again"), fresh("G")
+    admin.topics.create(topic, queues=2)
+    admin.groups.create(group)
+    body = b"large " * 2_000  # It is stored compressed.
+    with metaq.Client(cluster.nameserver) as client, client.producer() as producer:
+        sent = producer.send(topic, body, keys=["k"], tag="red", properties={"colour": "blue"})
+    wait_until(lambda: len(admin.messages.by_key(topic, "k")) == 1)
+    [message] = admin.messages.by_id(topic, sent.id)
+    copy = admin.messages.resend(message)
+    assert (copy.id, copy.queue) == (sent.id, sent.queue)
+    again = admin.messages.by_offset_id(copy.offset_id)
+    assert (again.body, again.tag, again.keys, again.id) == (body, "red", ("k",), sent.id)
+    assert again.properties == message.properties
+    for_group = admin.messages.resend(again, group=group)
+    assert for_group.queue.topic == f"%RETRY%{group}"
+    [retried] = stored_all(cluster.nameserver, f"%RETRY%{group}", 1)
+    assert retried.system_properties["RETRY_TOPIC"] == topic and retried.body == body
+    assert admin.messages.resend(admin.messages.by_offset_id(for_group.offset_id)).queue.topic == topic
+    with pytest.raises(NoSuchGroup, match="group nobody_here does not exist"):
+        admin.messages.resend(message, group="nobody_here")
+
+
+def letters_of(admin: Admin, group: str) -> list[DeadLetter]:
+    """None while the group does not exist yet."""
+    try:
+        return list(admin.dead_letters.list(group))
+    except NoSuchGroup:
+        return []
+
+
 def test_dead_letters_are_listed_and_sent_again(cluster: Served, admin: Admin) -> None:
     topic, group = filled(cluster, admin, queues=1, messages=3), fresh("G")
 
@@ -310,7 +377,7 @@ def test_dead_letters_are_listed_and_sent_again(cluster: Served, admin: Admin) -
 
     with metaq.Client(cluster.nameserver) as client:
         client.consumer(topic, group=group, start=LONG_AGO)(reject)
-        wait_until(lambda: len(list(admin.dead_letters.list(group))) == 3)
+        wait_until(lambda: len(letters_of(admin, group)) == 3)
     letters = list(admin.dead_letters.list(group))
     assert sorted(letter.message.body for letter in letters) == [b"m0", b"m1", b"m2"]
     assert {letter.origin_topic for letter in letters} == {topic}
@@ -328,7 +395,14 @@ def test_dead_letters_are_listed_and_sent_again(cluster: Served, admin: Admin) -
     for wrong in ("nonsense", "0" * 32):
         with pytest.raises(NoSuchMessage, match="metaq dlq list"):
             admin.dead_letters.resend_one(group, wrong)
-    assert list(admin.dead_letters.list("nobody_here")) == []
+    [count] = [count for count in admin.dead_letters.counts() if count.group == group]
+    assert (count.waiting, count.stored, count.error) == (0, 3, None)
+    again = list(admin.dead_letters.resend_each(group, [letters[1].message.id, "nonsense"]))
+    assert [outcome.error is None for outcome in again] == [True, False]
+    assert admin.dead_letters.find(group, letters[1].message.id).message.body == letters[1].message.body
+    for ask in (admin.dead_letters.list, admin.dead_letters.resend):
+        with pytest.raises(NoSuchGroup, match="group nobody_here does not exist"):
+            list(ask("nobody_here"))
 
 
 # Servers

@@ -50,10 +50,13 @@ def test_every_command_takes_the_same_form_of_output() -> None:
 
 
 def test_synonyms_lead_to_commands() -> None:
+    known = {word for path, _ in commands() for word in path.split()}
+    assert {word for meant in SYNONYMS.values() for word in meant.split()} <= known
     assert not set(SYNONYMS) & {name for name, _ in entries()}
     assert near_commands("produce", ["send", "tail"]) == ["send"]
     assert near_commands("taill", ["send", "tail"]) == ["tail"]
     assert near_commands("describe", ["list"]) == []
+    assert near_commands("clusterList", ["cluster", "topic"]) == ["cluster status", "cluster"]
 
 
 def test_a_start_loads_no_command() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.cli.formats import count, plain, rate, share, size, span
+from metaq.cli.formats import plain, rate, share, size, span
 from metaq.cli.latencies import Latencies
 
 
@@ -24,11 +24,6 @@ def test_unknown_is_never_zero() -> None:
 )
 def test_spans(milliseconds: float, text: str) -> None:
     assert span(milliseconds) == text
-
-
-def test_counts_agree_with_their_nouns() -> None:
-    assert [count(number, "queue") for number in (0, 1, 2_000)] == ["0 queues", "1 queue", "2,000 queues"]
-    assert count(2, "entry", "entries") == "2 entries"
 
 
 def test_percentiles_are_within_a_percent() -> None:

@@ -12,6 +12,7 @@ from typing import Final, Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from metaq.counts import counted
 from metaq.errors import CommandError, MetaqError
 from metaq.pipelines import Plan, Progress, Report, Verification
 from metaq.pipelines.binlog_mirror.apply import Applied, Applier
@@ -23,7 +24,6 @@ from metaq.pipelines.binlog_mirror.target import Target
 from metaq.pipelines.binlog_mirror.verify import Verifier
 from metaq.pipelines.binlog_sync.config import SECTIONS, read_config
 from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_without_head
-from metaq.pipelines.counts import counted
 from metaq.pipelines.quiet_failures import quiet_failures
 from metaq.pipelines.spark_runtime import LagUpdate, QueryStart, run_query, spark_errors, spark_session
 from metaq.pipelines.topic_check import check_topic

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from metaq.counts import counted
 from metaq.errors import ConfigError
 from metaq.pipelines import Plan, Progress, Report
-from metaq.pipelines.counts import counted
 from metaq.pipelines.spark_runtime import (
     QueryStart,
     columns_text,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.pipelines.counts import counted
+from metaq.counts import counted
 from metaq.pipelines.topic_check import TopicCheck
 
 
@@ -21,3 +21,4 @@ def test_a_check_of_a_topic_says_who_answers() -> None:
     assert str(TopicCheck("T", "a:1", queues=1, brokers=1)) == (
         "topic T: a:1 answers, and 1 broker with 1 queue answers"
     )
+    assert counted(2, "entry", "entries") == "2 entries"

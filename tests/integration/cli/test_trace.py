@@ -8,23 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import metaq
 from metaq.admin import Admin
-from metaq.cli.trace import trace
+from metaq.cli import app
 from metaq.errors import CommandError, NoSuchMessage
 from metaq.protocol.errors import Unreachable
 from tests.support.metaq import Metaq
 from tests.support.waiting import wait_until
 
-app = typer.Typer()
-app.command()(trace)
-
 
 def run(*arguments: str) -> str:
-    outcome = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    outcome = CliRunner().invoke(app, ["message", "trace", *arguments], catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
     return outcome.stdout
 

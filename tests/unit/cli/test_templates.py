@@ -1,0 +1,110 @@
+"""Output templates, durations, and the messages that lines become."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from io import BytesIO
+
+import pytest
+
+from metaq.cli import message_sources
+from metaq.cli.message_flags import duration_of
+from metaq.cli.message_sources import from_json_lines, from_lines, repeated
+from metaq.cli.templates import Template
+from metaq.client.message import Message
+from metaq.client.session.routes import Queue
+from metaq.errors import CommandError
+
+MESSAGE = Message(
+    "orders",
+    b"\xffbody",
+    "new",
+    ("k1", "k2"),
+    {"a": "1", "b": "2"},
+    id="ID",
+    offset_id="OFFSET",
+    queue=Queue("orders", "broker-a", 3),
+    queue_offset=7,
+    stored_at=1_700_000_000_123,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered"),
+    [
+        ("%t/%T/%k", b"orders/new/k1 k2"),
+        (r"%b\n", b"\xffbody\n"),
+        ("%i %I %B:%q:%o %n", b"ID OFFSET broker-a:3:7 5"),
+        ("%s %S", b"1700000000123 2023-11-14T22:13:20.123+00:00"),
+        (r"%h%%\t\\", b"a=1,b=2%\t\\"),
+        (r"C:\data é", r"C:\data é".encode()),
+        ("", b""),
+    ],
+)
+def test_templates(text: str, rendered: bytes) -> None:
+    assert Template(text).render(MESSAGE) == rendered
+
+
+@pytest.mark.parametrize("text", ["%z", "100%"])
+def test_an_unknown_escape_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="is not an escape"):
+        Template(text)
+
+
+def test_durations() -> None:
+    for text, seconds in (
+        ("500ms", 0.5),
+        ("10s", 10),
+        ("1.5", 1.5),
+        ("5m", 300),
+        ("2h", 7200),
+        ("1d", 86400),
+    ):
+        assert duration_of("--delay", text) == timedelta(seconds=seconds)
+    for text in ("", "soon", "-1s", "1w", "999999999999d"):
+        with pytest.raises(CommandError, match=r"--delay: .* is not a duration"):
+            duration_of("--delay", text)
+
+
+def test_a_line_that_is_too_long_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_sources, "LINE_BYTES_MAX", 10)
+    found = list(from_lines(BytesIO(b"short\n" + b"x" * 35 + b"\nlast one\n"), {}))
+    assert [(message.number, message.body) for message in found if message.fault is None] == [
+        (1, b"short"),
+        (3, b"last one"),
+    ]
+    assert [message.number for message in found if message.fault] == [2]
+
+
+def test_repetitions_are_numbered() -> None:
+    assert [message.body for message in repeated(b"n%d", {}, 3)] == [b"n1", b"n2", b"n3"]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (b"[1]", "is not a JSON object"),
+        (b"{", "is not JSON"),
+        (b'{"keys": ["a"]}', "has no body"),
+        (b'{"body": "x", "tags": "a"}', "tags: unknown field"),
+        (b'{"body": "x", "tag": 1}', "tag must be text"),
+        (b'{"body": "x", "keys": [1]}', "keys must be text"),
+        (b'{"body": "x", "keys": 7}', "keys must be"),
+        (b'{"body": "x", "delay": "soon"}', "is not a duration"),
+        (b'{"body_base64": "!"}', ""),
+    ],
+)
+def test_faults_of_json_lines(line: bytes, fault: str) -> None:
+    [message] = from_json_lines(BytesIO(line + b"\n"), {})
+    assert message.fault is not None and fault in message.fault
+
+
+def test_an_object_overrides_the_flags() -> None:
+    line = b'{"body": "x", "tag": "own", "properties": {"a": "2", "KEYS": "k1 k2"}, "delay": 5}'
+    [message] = from_json_lines(BytesIO(line), {"tag": "flag", "properties": {"a": "1", "b": "1"}})
+    assert message.options == {
+        "tag": "own",
+        "keys": ["k1", "k2"],
+        "properties": {"a": "2", "b": "1"},
+        "delay": timedelta(seconds=5),
+    }
