@@ -235,8 +235,11 @@ def _prefer(*processes: int) -> None:
     before whatever else this machine does, as far as this account may: attackers on other machines would take
     no processor time from them."""
     for pid in processes:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, PREFERENCE)
+        # Linux keeps a priority for each thread. If only the first thread had it, the threads that it starts
+        # later would run before those that serve connections.
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), PREFERENCE)
         with contextlib.suppress(OSError):
             Path(f"/proc/{pid}/autogroup").write_text(str(PREFERENCE))
 

@@ -23,7 +23,9 @@ TRIM_BYTES: Final = 32 * 1024 * 1024
 """The allocator may keep this much. Less is not worth the system calls."""
 WORTH_BYTES: Final = 4 * 1024 * 1024
 """A trim that gives less back is not repeated soon."""
-LOOKS_MAX: Final = 64
+LOOKS_MAX: Final = 4
+"""After this many looks a trim is tried in any case, if the process has grown. With the default interval,
+freed memory goes back within a minute, however often a trim was in vain while it was in use."""
 ARENA_TOP_BYTES_MAX: Final = 2 * 1024 * 1024
 OWN_PAGES_BYTES_MIN: Final = 4 * 1024 * 1024
 _M_TRIM_THRESHOLD: Final = -1
@@ -34,7 +36,8 @@ class MemoryTrim:
     """Looks at an interval whether the process has much more memory than its clients use, and trims it if so.
 
     It compares with the memory after the last trim, and with the least that the process ever had: what was in
-    use at the last trim may be free by now. If a trim gives little back, the next one waits twice as long.
+    use at the last trim may be free by now. If a trim gives little back, the next one waits twice as long, up
+    to `LOOKS_MAX` looks.
     """
 
     def __init__(

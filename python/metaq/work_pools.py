@@ -1,12 +1,17 @@
 """Threads for work whose cost a client chooses.
 
 Such work never runs on the event loop. Each kind has threads of its own, so that no kind starves another, and
-within a kind every connection gets its turn.
+within a kind every connection gets its turn. If the processors are busy, the threads that serve connections
+run first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +25,9 @@ WAITING_MAX = 1_024
 """Pieces of work of one connection that may wait for a thread. A Java client with several groups gives
 hundreds of messages back at the same time."""
 COMPILATIONS_WAITING_MAX = 64
+NICENESS = 5
+"""Added to the priority number of threads that compute for a client. A third of the time of other threads is
+left to them: a thread that holds Python's lock must not wait for long."""
 
 _T = TypeVar("_T")
 
@@ -27,11 +35,15 @@ _T = TypeVar("_T")
 class WorkPool:
     """A few threads for one kind of work. It belongs to one event loop."""
 
-    def __init__(self, kind: str, threads: int, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(
+        self, kind: str, threads: int, waiting_max: int = WAITING_MAX, *, niceness: int = NICENESS
+    ) -> None:
         self._kind = kind
         self._free = threads
         self._waiting_max = waiting_max
-        self._threads = ThreadPoolExecutor(threads, f"metaq-{kind}")
+        self._threads = ThreadPoolExecutor(
+            threads, f"metaq-{kind}", initializer=_yield_to_others, initargs=(niceness,)
+        )
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
         """By connection, in the order of their next turns."""
 
@@ -80,6 +92,14 @@ class WorkPool:
         self._free += 1
 
 
+def _yield_to_others(niceness: int) -> None:
+    """Lowers the priority of the current thread. Only Linux has one for each thread."""
+    if niceness > 0 and sys.platform == "linux":
+        thread = threading.get_native_id()
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)
+
+
 def compilation_pool() -> WorkPool:
     return WorkPool("compilation", 1, COMPILATIONS_WAITING_MAX)
 
@@ -94,5 +114,5 @@ class WorkPools:
     """Filters. They are compiled in Python, so a second thread would only take time from the event loop."""
     administration: WorkPool = field(default_factory=lambda: WorkPool("administration", 1))
     """Rare and long work: deletions, resets, tables of the whole broker."""
-    storing: WorkPool = field(default_factory=lambda: WorkPool("storing", 8))
+    storing: WorkPool = field(default_factory=lambda: WorkPool("storing", 8, niceness=0))
     """Copies of messages; each waits until the store confirms it."""

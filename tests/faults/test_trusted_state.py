@@ -17,6 +17,7 @@ from tests.support.plain_client import (
     queue_end,
     read_queue,
     send_fields,
+    stored_records,
 )
 from tests.support.serving import SMALL_FILES, Serving
 
@@ -24,6 +25,7 @@ TOPIC = "payments"
 HALF_TOPIC, DONE_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 NO_PERMISSION, INVALID_PARAMETER = 16, 29
+QUERY_MESSAGE = 12
 UPDATE_CONSUMER_OFFSET, HEART_BEAT, SEND_BACK, END_TRANSACTION, LOCK = 15, 34, 36, 37, 41
 VIEW, UPDATE_GROUP, RESET, CLONE = 33, 200, 222, 314
 QUERY_CONSUME_QUEUE = 321
@@ -111,8 +113,38 @@ def other_attacks(client: PlainClient, half: Reply) -> list[Reply]:
 
 
 @pytest.mark.parametrize(
-    "topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"]
+    ("topic", "queue", "delay"),
+    [("SCHEDULE_TOPIC_XXXX", 17, {"DELAY": "18"}), ("rmq_sys_wheel_timer", 0, {"TIMER_DELAY_SEC": "3600"})],
 )
+def test_a_message_is_not_read_before_its_time(
+    tmp_path: Path, topic: str, queue: int, delay: dict[str, str]
+) -> None:
+    waits = "".join(f"{name}\x01{value}\x02" for name, value in delay.items())
+    with Serving(tmp_path / "home", tmp_path / "data", settings=SETTINGS) as broker:
+        with broker.connect() as client:
+            assert create_topic(client, TOPIC, 1).code == SUCCESS
+            fields = send_fields(TOPIC, 0, f"UNIQ_KEY\x01U1\x02KEYS\x01k\x02{waits}")
+            sent = client.call(SEND_MESSAGE_V2, fields, b"later")
+            assert sent.code == SUCCESS
+            offset = str(int(sent.fields["msgId"][-16:], 16))
+            lines = {"topic": topic, "queueId": str(queue), "index": "0", "count": "10", "consumerGroup": ""}
+            key = {"topic": topic, "key": "k", "maxNum": "32", "beginTimestamp": "0"}
+            key["endTimestamp"] = str(2**62)
+            for refused in (
+                pull(client, topic, queue, 0),
+                commit_offset(client, "fault_checker", topic, 0, queue),
+                client.call(QUERY_CONSUME_QUEUE, lines),
+                client.call(QUERY_MESSAGE, key),
+                client.call(SEND_BACK, {"offset": offset, "group": "TOOLS_CONSUMER", "delayLevel": "0"}),
+            ):
+                assert (refused.code, "broker's own" in refused.remark) == (NO_PERMISSION, True), refused
+            seen = client.call(VIEW, {"offset": offset})
+            assert seen.code == SUCCESS, "queryMsgById of Apache's tools shows where a message is"
+            assert [record.body for record in stored_records(seen.body)] == [b"later"]
+        assert broker.stop() == 0
+
+
+@pytest.mark.parametrize("topic", ["RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"])
 def test_tools_still_read_the_other_system_topics(tmp_path: Path, topic: str) -> None:
     with Serving(tmp_path / "home", tmp_path / "data", settings=SETTINGS) as broker:
         with broker.connect() as client:

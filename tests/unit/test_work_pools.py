@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 
 import pytest
 
 from metaq.protocol.errors import Refused
-from metaq.work_pools import WorkPool, WorkPools
+from metaq.work_pools import NICENESS, WorkPool, WorkPools
 from tests.support.waiting import run
 
 
@@ -35,6 +37,22 @@ def test_connections_take_turns() -> None:
 
     run(scenario)
     assert done == [1, 2, 3, 1, 3, 1, 1, 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+def test_threads_that_serve_connections_run_before_those_that_compute() -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def scenario() -> None:
+        pools = WorkPools()
+        own = priority()
+        for pool in (pools.look_ups, pools.compilation, pools.administration):
+            assert await pool.run(0, priority) == min(own + NICENESS, 19)
+        assert await pools.storing.run(0, priority) == own, "a client waits for the store with it"
+        assert priority() == own
+
+    run(scenario)
 
 
 def test_a_request_that_is_given_up_keeps_no_thread() -> None:

@@ -77,6 +77,23 @@ pub fn next_frame(buffer: &[u8], frame_bytes_max: usize) -> Result<Option<Frame<
     Ok(Some(Frame { encoding, header, body, size }))
 }
 
+/// The lengths that the beginning of a frame announces.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Announced {
+    /// Bytes of the whole frame with its length word.
+    pub size: usize,
+    pub header_length: usize,
+}
+
+/// The lengths of the frame at the beginning of `buffer`, or `None` while fewer than 8 bytes are there. The frame need not
+/// be whole, and nothing is checked: see [`next_frame`].
+pub fn announced(buffer: &[u8]) -> Option<Announced> {
+    let [a, b, c, d, _encoding, high, middle, low] = *buffer.first_chunk::<8>()?;
+    let length = usize::try_from(i32::from_be_bytes([a, b, c, d])).ok()?;
+    let header_length = u32::from_be_bytes([0, high, middle, low]) as usize;
+    Some(Announced { size: length.saturating_add(4), header_length })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -91,6 +108,14 @@ mod tests {
         buffer.extend_from_slice(&[0, 0]);
         let frame = next_frame(&buffer, FRAME_BYTES_MAX).unwrap().unwrap();
         assert_eq!(frame, Frame { encoding: Encoding::Binary, header: b"hdr", body: b"bo", size: 13 });
+    }
+
+    #[test]
+    fn announces_its_lengths_with_its_first_eight_bytes() {
+        assert_eq!(announced(&GOLDEN[..7]), None);
+        assert_eq!(announced(&GOLDEN[..8]), Some(Announced { size: 13, header_length: 3 }));
+        assert_eq!(announced(&GOLDEN), announced(&GOLDEN[..8]));
+        assert_eq!(announced(&[0xFF; 8]), None, "a negative length");
     }
 
     #[test]

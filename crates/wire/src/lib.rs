@@ -32,7 +32,7 @@ pub mod fuzzing;
 pub use batch::{BatchRecord, BatchRecords, batch_records};
 pub use encode::{FrameEncoder, WIRE_VERSION};
 pub use error::WireError;
-pub use frame::{Encoding, FRAME_BYTES_MAX, Frame, next_frame};
+pub use frame::{Announced, Encoding, FRAME_BYTES_MAX, Frame, announced, next_frame};
 pub use header::{FLAG_ONEWAY, FLAG_RESPONSE, Header};
 pub use hot::{EndTransactionHeader, PullHeader, QueueHeader, SendHeader};
 pub use ids::{MessageIds, parse_message_id};

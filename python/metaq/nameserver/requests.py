@@ -179,10 +179,14 @@ class BrokerRequests:
         ours = self._routes.version_of(
             command.cluster_name, command.broker_addr, command.broker_name, command.broker_id
         )
-        # Whatever its version: 5.x brokers that may act as masters send this every second as a heartbeat.
-        self._routes.touch(command.cluster_name, command.broker_addr, self._clock.now_ms())
+        # Whatever its version: 5.x brokers that may act as masters send this every second as a heartbeat. A
+        # broker that has connected again registers again, so that its heartbeats count.
+        is_own = self._routes.touch(
+            command.cluster_name, command.broker_addr, request.connection, self._clock.now_ms()
+        )
         return Response(
-            fields=DataVersionCompared(ours != theirs), body=b"" if ours is None else ours.encode()
+            fields=DataVersionCompared(not is_own or ours != theirs),
+            body=b"" if ours is None else ours.encode(),
         )
 
     @handles(BrokerHeartbeat)
@@ -190,9 +194,9 @@ class BrokerRequests:
         self._routes.touch(
             command.cluster_name,
             command.broker_addr,
+            request.connection,
             self._clock.now_ms(),
             command.heartbeat_timeout_millis,
-            request.connection,
         )
 
     @handles(GetBrokerMemberGroup)

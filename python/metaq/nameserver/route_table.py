@@ -230,15 +230,15 @@ class RouteTable:
             self.unregister(self._by_address[address].cluster, address)
 
     def touch(
-        self, cluster: str, address: str, now_ms: int, expiry_ms: int | None = None, connection: int = -1
+        self, cluster: str, address: str, connection: int, now_ms: int, expiry_ms: int | None = None
     ) -> bool:
-        """Notes a sign of life; False if the broker is unknown and must register. Only the connection that
-        registered a broker may change its expiry."""
+        """Notes a sign of life over the connection that registered the broker. False if there is no such
+        registration: the broker must register, and anybody else keeps nothing alive."""
         broker = self._at(cluster, address)
-        if broker is None:
+        if broker is None or broker.connection != connection:
             return False
         broker.seen_ms = now_ms
-        if expiry_ms is not None and broker.connection == connection:
+        if expiry_ms is not None:
             broker.expiry_ms = self._bounded_expiry_ms(expiry_ms)
         return True
 

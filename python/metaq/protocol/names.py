@@ -68,8 +68,10 @@ NEVER_SENT_TO = frozenset(
 )
 BROKER_GROUPS = frozenset({TRANSACTION_GROUP})
 """The broker relies on the offsets of these groups, so no client may use them."""
-BROKER_TOPICS = frozenset({HALF_TOPIC, HALF_DONE_TOPIC})
-"""Only the broker reads these topics: a half message is nobody's before its commit."""
+UNCOMMITTED_TOPICS = frozenset({HALF_TOPIC, HALF_DONE_TOPIC})
+"""A half message is nobody's before its commit: no client sees it, not even by its id."""
+BROKER_TOPICS = UNCOMMITTED_TOPICS | {SCHEDULE_TOPIC, TIMER_TOPIC}
+"""Only the broker reads these topics: messages in them are not due yet, or not committed."""
 DISPENSABLE = frozenset({TRACE_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC})
 """Often nobody consumes these, and they are not worth a full disk."""
 RESERVED = NEVER_SENT_TO | {TRACE_TOPIC, BENCHMARK_TOPIC}
@@ -122,6 +124,11 @@ def is_client_writable(topic: str) -> bool:
 def is_client_readable(topic: str) -> bool:
     """False for the topics that only the broker itself reads."""
     return topic not in BROKER_TOPICS
+
+
+def is_client_viewable(topic: str) -> bool:
+    """False for the topics whose messages no client sees even by their id."""
+    return topic not in UNCOMMITTED_TOPICS
 
 
 def is_client_usable(group: str) -> bool:

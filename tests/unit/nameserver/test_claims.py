@@ -56,15 +56,22 @@ def test_an_epoch_that_cannot_be_is_refused(epoch: int) -> None:
 def test_no_broker_stays_longer_than_the_name_server_allows() -> None:
     table = RouteTable()
     table.register(registration("6.6.6.6:666", 2, expiry_ms=2**63 - 1), NOW)
-    table.touch("c", "6.6.6.6:666", NOW, 2**63 - 1, connection=2)
+    assert table.touch("c", "6.6.6.6:666", 2, NOW, 2**63 - 1)
     assert [broker.address for broker in table.expire(NOW + EXPIRY_MS + 1)] == ["6.6.6.6:666"]
 
 
 def test_only_its_own_connection_changes_the_expiry_of_a_broker() -> None:
     table = RouteTable()
     table.register(LIVING, NOW)
-    table.touch("c", LIVING.address, NOW, 1, connection=2)
+    assert not table.touch("c", LIVING.address, 2, NOW, 1)
     assert table.expire(NOW + 10_000) == []
+
+
+def test_no_other_connection_keeps_a_broker_alive() -> None:
+    table = RouteTable()
+    table.register(LIVING, NOW)
+    assert not table.touch("c", LIVING.address, 2, NOW + EXPIRY_MS)
+    assert [broker.address for broker in table.expire(NOW + EXPIRY_MS + 1)] == [LIVING.address]
 
 
 def test_the_living_broker_wins_back_its_place_from_a_liar_that_was_first() -> None:

@@ -268,11 +268,11 @@ def test_silence_expires() -> None:
 
 def test_a_sign_of_life_keeps_a_broker() -> None:
     table = registered(BASE)
-    assert table.touch("c", BASE.address, NOW + EXPIRY_MS)
+    assert table.touch("c", BASE.address, BASE.connection, NOW + EXPIRY_MS)
     assert table.expire(NOW + 2 * EXPIRY_MS) == []
-    assert table.touch("c", BASE.address, NOW + 2 * EXPIRY_MS, 10, BASE.connection)
+    assert table.touch("c", BASE.address, BASE.connection, NOW + 2 * EXPIRY_MS, 10)
     assert len(table.expire(NOW + 2 * EXPIRY_MS + 11)) == 1
-    assert not table.touch("c", BASE.address, NOW)
+    assert not table.touch("c", BASE.address, BASE.connection, NOW)
 
 
 @pytest.mark.parametrize(

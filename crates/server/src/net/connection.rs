@@ -6,18 +6,21 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use metaq_transport::{Progress, Protocol, Transport, sniff};
-use metaq_wire::{WireError, next_frame};
+use metaq_wire::{Announced, WireError, announced, next_frame};
 use tokio::net::TcpStream;
 
 use crate::metrics::slow_requests::{SlowRequest, part};
 use crate::net::answers::{Answers, Waits};
 use crate::net::listener::Shared;
-use crate::net::memory::Buffers;
+use crate::net::memory::{Buffers, Memory};
 use crate::net::output::{GATHER_MAX, Output};
 use crate::net::peer::Peer;
+use crate::net::route::HEADER_BYTES_MAX;
 
 /// Space for one read of the socket.
 const READ_BYTES: usize = 64 * 1024;
+/// The transport grows a buffer with less space than this.
+const SPARE_BYTES_MIN: usize = READ_BYTES / 4;
 /// A read buffer that grew past this is given back when it is empty.
 const READ_BYTES_KEPT: usize = 1024 * 1024;
 /// With this many unconfirmed answers the connection reads no further.
@@ -26,9 +29,13 @@ const UNCONFIRMED_MAX: usize = 16 * 1024;
 /// Frames and bytes of answers after which the other connections have their turn.
 const TURN_FRAMES: usize = 1024;
 const TURN_OUTPUT_BYTES: usize = 1024 * 1024;
+/// The same bytes when memory is scarce: every connection that asks for much may get this far before it has to read.
+const SCARCE_TURN_OUTPUT_BYTES: usize = 64 * 1024;
 
-/// When memory is scarce, a frame that is longer than one read waits this long before it is tried again.
-const GROW_PAUSE: Duration = Duration::from_millis(10);
+/// If the budget has no room for a frame that is longer than one read, it is tried again after this time.
+const RESERVE_PAUSE: Duration = Duration::from_millis(10);
+/// The buffer of a frame that takes longer than this to arrive is no larger than the bytes in it.
+const SLOW_FRAME_MS: u64 = 1_000;
 
 /// Why a connection ended.
 enum End {
@@ -69,7 +76,7 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
             return End::Asked;
         }
         if peer.take_quiet() {
-            input.release_buffer();
+            input.shrink();
             answers.release_buffers();
         }
         let is_behind = !answers.output.is_empty();
@@ -81,15 +88,14 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
             answers.output.trim();
         }
         let may_go_on = !must_read && answers.unconfirmed_count() < UNCONFIRMED_MAX;
-        buffers.count(input.buffer.capacity() + answers.memory());
+        buffers.count(input.memory() + answers.memory());
         if turn.is_over() {
             turn = Turn::default();
             tokio::task::yield_now().await;
         }
-        if input.would_grow() && shared.memory.is_scarce() {
-            // Frames that have begun to grow come first.
+        if !input.reserve_frame(&mut buffers) {
             tokio::select! {
-                () = tokio::time::sleep(GROW_PAUSE) => continue,
+                () = tokio::time::sleep(RESERVE_PAUSE) => continue,
                 () = peer.woken() => continue,
             }
         }
@@ -122,11 +128,21 @@ fn is_full(shared: &Shared, answers: &Answers) -> bool {
 struct Turn {
     frames: usize,
     output_bytes: usize,
+    output_bytes_max: usize,
 }
 
 impl Turn {
     fn is_over(&self) -> bool {
-        self.frames >= TURN_FRAMES || self.output_bytes >= TURN_OUTPUT_BYTES
+        self.frames >= TURN_FRAMES || self.output_bytes > self.output_bytes_max
+    }
+
+    /// Gives the peer less at a time if the memory for its answers may not be there.
+    fn limit_output(&mut self, memory: &Memory) {
+        self.output_bytes_max = match () {
+            () if !memory.is_scarce() => TURN_OUTPUT_BYTES,
+            () if memory.excess() == 0 => SCARCE_TURN_OUTPUT_BYTES,
+            () => 0,
+        };
     }
 }
 
@@ -144,6 +160,7 @@ fn handle_frames(
     let began_ms = peer.now_ms();
     let (unsent_bytes, output_bytes) = (answers.output.len(), turn.output_bytes);
     input.has_more = false;
+    turn.limit_output(&shared.memory);
     loop {
         if turn.is_over() {
             input.has_more = !input.unread().is_empty();
@@ -161,7 +178,10 @@ fn handle_frames(
                     break;
                 }
             }
-            Ok(None) => break,
+            Ok(None) => {
+                handled = input.check_announced();
+                break;
+            }
             Err(error) => {
                 handled = Err(error);
                 break;
@@ -171,7 +191,8 @@ fn handle_frames(
     if let Some(broker) = broker {
         broker.finish_pass(answers);
     }
-    let now_ms = peer.mark_active(!input.has_more && !input.unread().is_empty());
+    let is_partial = !input.has_more && !input.unread().is_empty();
+    let now_ms = peer.mark_active(is_partial);
     if now_ms - began_ms >= shared.slow_requests.limit_ms() {
         note_slow_pass(shared, peer, answers, began_ms, now_ms);
     }
@@ -179,8 +200,9 @@ fn handle_frames(
         answers.record_answered(&broker.latencies, now_ms - began_ms);
     }
     input.compact();
-    if input.buffer.capacity() > 2 * READ_BYTES && shared.memory.is_scarce() {
-        input.release_buffer();
+    let is_slow = is_partial && peer.partial_for_ms_at(now_ms).is_some_and(|ms| ms > SLOW_FRAME_MS);
+    if is_slow || (input.buffer.capacity() > 2 * READ_BYTES && shared.memory.is_scarce()) {
+        input.shrink();
     }
     handled
 }
@@ -293,6 +315,8 @@ struct Input {
     has_frames: bool,
     /// The turn ended before all of it was handled.
     has_more: bool,
+    /// Memory that the budget has granted to the frame that is arriving; 0 for a short one.
+    reserved: usize,
 }
 
 impl Input {
@@ -303,6 +327,7 @@ impl Input {
     fn consume(&mut self, size: usize) {
         self.start += size;
         self.has_frames = true;
+        self.reserved = 0;
     }
 
     /// Why the unread bytes are not a frame: the first bytes of a peer say what it speaks instead.
@@ -330,17 +355,45 @@ impl Input {
         self.start = 0;
     }
 
-    /// Whether the frame in it is about to need more than one read.
-    fn would_grow(&self) -> bool {
-        !self.has_more
-            && self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4
-            && (READ_BYTES..2 * READ_BYTES).contains(&self.buffer.capacity())
+    /// The memory that it takes, or may take before the frame that is arriving is whole.
+    fn memory(&self) -> usize {
+        self.buffer.capacity().max(self.reserved)
     }
 
-    /// Gives the buffer back if it holds nothing.
-    fn release_buffer(&mut self) {
-        if self.buffer.is_empty() {
-            self.buffer = Vec::new();
+    /// Refuses a header that is too long before it is read.
+    fn check_announced(&self) -> Result<(), WireError> {
+        match announced(self.unread()) {
+            Some(Announced { header_length, .. }) if header_length > HEADER_BYTES_MAX => {
+                Err(WireError::HeaderTooLong { length: header_length, limit: HEADER_BYTES_MAX })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes room for the frame that is arriving, if it needs more than one read: first in the budget, for the whole
+    /// frame, then in the buffer, as its bytes arrive. False if the budget has no room now.
+    fn reserve_frame(&mut self, buffers: &mut Buffers<'_>) -> bool {
+        let spare = self.buffer.capacity() - self.buffer.len();
+        if spare >= SPARE_BYTES_MIN || self.buffer.len() < SPARE_BYTES_MIN || self.has_more {
+            return true;
+        }
+        let Some(frame) = announced(self.unread()) else { return true };
+        if self.reserved == 0 {
+            let wanted = self.start + frame.size + READ_BYTES;
+            if !buffers.reserve(wanted.saturating_sub(self.memory())) {
+                return false;
+            }
+            self.reserved = wanted;
+        }
+        let capacity = (2 * self.buffer.capacity()).min(self.reserved);
+        self.buffer.reserve_exact(capacity.saturating_sub(self.buffer.len()));
+        true
+    }
+
+    /// Gives back the part of the buffer that holds nothing.
+    fn shrink(&mut self) {
+        if self.buffer.len() < SPARE_BYTES_MIN {
+            self.buffer.shrink_to_fit();
         }
     }
 }
@@ -348,11 +401,55 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::memory::PeerMemory;
+
+    #[test]
+    fn a_peer_gets_less_at_a_time_when_memory_is_scarce() {
+        let memory = Memory::new(1_600_000, usize::MAX);
+        let peer = PeerMemory::new(&memory, usize::MAX);
+        let mut turn = Turn::default();
+        let mut bytes_max = |used: usize| {
+            peer.add(used);
+            turn.limit_output(&memory);
+            turn.output_bytes_max
+        };
+        assert_eq!(bytes_max(1_000_000), TURN_OUTPUT_BYTES);
+        assert_eq!(bytes_max(450_000), SCARCE_TURN_OUTPUT_BYTES);
+        assert_eq!(bytes_max(300_000), 0);
+        assert!(!Turn::default().is_over(), "one answer in any case");
+    }
+
+    #[test]
+    fn a_buffer_grows_as_the_bytes_of_a_long_frame_arrive_after_the_budget_granted_all_of_it() {
+        let memory = Memory::new(16 << 20, usize::MAX);
+        let peer = PeerMemory::new(&memory, usize::MAX);
+        let mut buffers = Buffers::new(&peer);
+        let mut input = Input::default();
+        let size = 8 << 20;
+        input.buffer = Vec::with_capacity(READ_BYTES);
+        input.buffer.extend_from_slice(&(size as i32 - 4).to_be_bytes());
+        input.buffer.resize(READ_BYTES, 0);
+        assert!(input.reserve_frame(&mut buffers));
+        assert_eq!((input.memory(), input.buffer.capacity()), (size + READ_BYTES, 2 * READ_BYTES));
+        let mut other = Input { buffer: input.buffer.clone(), ..Input::default() };
+        other.buffer.shrink_to_fit();
+        assert!(!other.reserve_frame(&mut buffers), "the budget has room for one of them");
+        while input.buffer.len() < size {
+            let arrived = input.buffer.capacity();
+            input.buffer.resize(arrived, 0);
+            assert!(input.reserve_frame(&mut buffers));
+            assert!(input.buffer.capacity() <= (2 * arrived).min(size + READ_BYTES));
+        }
+        input.consume(size);
+        input.compact();
+        buffers.count(input.memory());
+        assert!(other.reserve_frame(&mut buffers), "its turn has come");
+    }
 
     #[test]
     fn a_peer_that_speaks_something_else_is_named() {
         let explain = |bytes: &[u8], has_frames| {
-            let input = Input { buffer: bytes.to_vec(), start: 0, has_frames, has_more: false };
+            let input = Input { buffer: bytes.to_vec(), has_frames, ..Input::default() };
             let error = WireError::FrameTooLong { length: 9, limit: 8 };
             input.explain(&error, metaq_wire::FRAME_BYTES_MAX)
         };

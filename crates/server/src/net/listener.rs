@@ -366,7 +366,7 @@ impl Shared {
     /// Closes peers until their memory is within the budget: first those that do not read their answers, then those that
     /// use most. Peers that trickle a long frame are closed before that, because others wait for their memory.
     fn cut_worst(&self) {
-        if !self.memory.is_scarce() {
+        if !self.memory.is_wanted() {
             return;
         }
         let mut peers = self.peers();

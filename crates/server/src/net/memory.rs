@@ -6,11 +6,16 @@
 //! connection counts its own buffers through [`Buffers`]. The sum over all connections changes in steps only, so that
 //! connections do not meet at one counter.
 //!
+//! The budget holds because memory that a client can make large is asked for before it is taken: a long frame needs
+//! [`Buffers::reserve`] before it is read, a pull that waits needs [`PeerMemory::refusal`], and an answer that does not fit
+//! closes its peer ([`PeerMemory::is_too_much`]). The last eighth is for everything else: short frames, answers that are
+//! made now, and requests on their way to Python.
+//!
 //! Nothing is freed here. A connection that does not read is not read from; [`crate::net::listener`] closes the worst peer
 //! when the budget is exceeded, and `metaq.memory` gives what was freed back to the system.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
@@ -30,6 +35,8 @@ pub struct Memory {
     peak: AtomicUsize,
     bytes_max: usize,
     exceeded: Notify,
+    /// A long frame waits for room since [`Memory::is_wanted`] was last called.
+    is_wanted: AtomicBool,
     /// The same bytes where they are kept for a group, and what the control plane keeps for it.
     pub groups: GroupMemory,
 }
@@ -41,6 +48,7 @@ impl Memory {
             peak: AtomicUsize::new(0),
             bytes_max,
             exceeded: Notify::new(),
+            is_wanted: AtomicBool::new(false),
             groups: GroupMemory::new(group_bytes_max),
         })
     }
@@ -64,7 +72,32 @@ impl Memory {
 
     /// Whether nothing more should be taken from clients that hold some of it already.
     pub fn is_scarce(&self) -> bool {
-        self.used() >= self.bytes_max / 8 * 7
+        self.used() >= self.reservable()
+    }
+
+    /// Whether somebody needs memory that others have. Asking forgets the frames that had to wait; they try again.
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted.swap(false, Relaxed) || self.is_scarce()
+    }
+
+    /// The part of the budget that long frames may take.
+    fn reservable(&self) -> usize {
+        self.bytes_max / 8 * 7
+    }
+
+    /// Counts bytes if they fit; whether they do. If they are more than half of a small budget, half must be free.
+    fn reserve(&self, bytes: usize) -> bool {
+        let wanted = bytes.min(self.bytes_max / 2);
+        let reserved = self.used.fetch_update(Relaxed, Relaxed, |used| {
+            (used.saturating_add(wanted) <= self.reservable()).then_some(used + bytes)
+        });
+        match reserved {
+            Ok(before) => {
+                self.peak.fetch_max(before + bytes, Relaxed);
+            }
+            Err(_) => self.is_wanted.store(true, Relaxed),
+        }
+        reserved.is_ok()
     }
 
     /// Returns when the budget was exceeded since the last call.
@@ -115,12 +148,35 @@ impl PeerMemory {
         }
     }
 
+    /// Counts bytes that are about to be kept for the peer, if the budget of all peers has room; whether it has.
+    fn reserve(&self, bytes: usize) -> bool {
+        let before = self.used.fetch_add(bytes, Relaxed);
+        let steps = (before + bytes) / STEP_BYTES - before / STEP_BYTES;
+        if self.all.reserve(steps * STEP_BYTES) {
+            return true;
+        }
+        // Other threads may have changed it meanwhile, so going back may be one step more or less.
+        let after = self.used.fetch_sub(bytes, Relaxed);
+        let undone = after / STEP_BYTES - (after - bytes) / STEP_BYTES;
+        if undone > steps {
+            self.all.shrink((undone - steps) * STEP_BYTES);
+        } else if undone < steps {
+            self.all.grow((steps - undone) * STEP_BYTES);
+        }
+        false
+    }
+
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)
     }
 
     pub fn bytes_max(&self) -> usize {
         self.bytes_max
+    }
+
+    /// Whether an answer of this size would exceed the budget of all peers, and this peer has its share of it already.
+    pub fn is_too_much(&self, bytes: usize) -> bool {
+        self.used() > SMALL_BYTES && self.all.used().saturating_add(bytes) > self.all.bytes_max
     }
 
     pub fn all(&self) -> &Memory {
@@ -137,7 +193,7 @@ impl PeerMemory {
                 self.bytes_max / 2
             ));
         }
-        (wanted > SMALL_BYTES && self.all.excess() > 0).then(|| {
+        (wanted > SMALL_BYTES && self.all.is_scarce()).then(|| {
             format!(
                 "[OVERLOAD] the broker keeps as much for its clients as it may: {} bytes (memory_bytes_max); try again later",
                 self.all.bytes_max
@@ -168,6 +224,13 @@ impl<'a> Buffers<'a> {
         if bytes.abs_diff(self.counted) >= STEP_BYTES {
             self.recount(bytes);
         }
+    }
+
+    /// Counts bytes that a buffer is about to grow by, if the budget has room; whether it has.
+    pub fn reserve(&mut self, bytes: usize) -> bool {
+        let has_room = self.memory.reserve(bytes);
+        self.counted += if has_room { bytes } else { 0 };
+        has_room
     }
 
     #[cold]
@@ -224,6 +287,35 @@ mod tests {
         assert_eq!(memory.used(), IDLE_BYTES + STEP_BYTES);
         drop(buffers);
         assert_eq!((memory.used(), all.used()), (IDLE_BYTES, 0));
+    }
+
+    #[test]
+    fn long_frames_leave_the_last_eighth_of_the_budget_to_others() {
+        let all = Memory::new(64 * STEP_BYTES, usize::MAX);
+        let (one, other) = (PeerMemory::new(&all, usize::MAX), PeerMemory::new(&all, usize::MAX));
+        let (mut first, mut second) = (Buffers::new(&one), Buffers::new(&other));
+        assert!(first.reserve(40 * STEP_BYTES));
+        assert!(!all.is_wanted());
+        assert!(!second.reserve(17 * STEP_BYTES) && !all.is_scarce());
+        assert!(all.is_wanted() && !all.is_wanted(), "the frame that waits asks again");
+        assert!(second.reserve(16 * STEP_BYTES));
+        assert!(all.is_scarce() && !first.reserve(STEP_BYTES));
+        assert_eq!((all.used(), all.peak(), all.excess()), (56 * STEP_BYTES, 56 * STEP_BYTES, 0));
+        second.count(0);
+        assert!(!second.reserve(20 * STEP_BYTES) && second.reserve(15 * STEP_BYTES + 1));
+        drop((first, second));
+        assert_eq!(all.used(), 0);
+        let mut huge = Buffers::new(&one);
+        assert!(huge.reserve(100 * STEP_BYTES), "a frame that is longer than the budget gets through alone");
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_too_much_for_a_peer_with_its_share() {
+        let all = Memory::new(1_000_000, usize::MAX);
+        let (large, small) = (PeerMemory::new(&all, usize::MAX), PeerMemory::new(&all, usize::MAX));
+        large.add(600_000);
+        assert!(!large.is_too_much(300_000) && large.is_too_much(500_000));
+        assert!(!small.is_too_much(500_000), "it is not to blame");
     }
 
     #[test]

@@ -94,6 +94,13 @@ impl Peer {
             });
             return Err(ServerError::OutputFull { id: self.id, queued, limit });
         }
+        if self.memory.is_too_much(bytes) {
+            let limit = self.memory.all().bytes_max();
+            self.cut(|| {
+                format!("its answers do not fit: {queued} bytes are kept for it, {bytes} more would exceed the {limit} bytes for all connections (memory_bytes_max)")
+            });
+            return Err(ServerError::OutputFull { id: self.id, queued, limit });
+        }
         let mut mailbox = self.mailbox.lock();
         if mailbox.is_closed {
             return gone;
@@ -230,7 +237,12 @@ impl Peer {
     }
 
     pub fn partial_for_ms(&self) -> Option<u64> {
-        since(self.now_ms(), self.partial_ms.load(Relaxed))
+        self.partial_for_ms_at(self.now_ms())
+    }
+
+    /// How long a frame had been arriving at that time.
+    pub fn partial_for_ms_at(&self, now_ms: u64) -> Option<u64> {
+        since(now_ms, self.partial_ms.load(Relaxed))
     }
 
     pub fn unconfirmed_for_ms(&self) -> Option<u64> {

@@ -15,7 +15,7 @@ use crate::net::peer::Peer;
 
 /// Headers carry properties and filters, which have limits of their own far below. Reading one of this size takes about a
 /// millisecond.
-const HEADER_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const HEADER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Said while a broker's listener has no plane.
 const NO_PLANE: &str = "[ROLE] this broker serves no messages now: it starts, stops or changes its role; try again later or ask another broker";

@@ -43,7 +43,7 @@ class Housekeeping:
         self._every(min(persist_interval_s, DELAYS_PERSIST_INTERVAL_S), self._state.delays.persist)
         self._every(PROTECT_INTERVAL_S, self._state.offsets.protect)
         self._every(FUNCTIONS_REST_INTERVAL_S, self._node.functions.rest)
-        self._every(SAMPLE_INTERVAL_S, lambda: asyncio.to_thread(self._state.statistics.sample))
+        self._every(SAMPLE_INTERVAL_S, lambda: asyncio.to_thread(self._state.sample))
 
     async def stop(self) -> None:
         for task in self._tasks:

@@ -9,7 +9,7 @@ from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.functions.call import Call
 from metaq.broker.requests.send_back import ensure_dead_letters
-from metaq.broker.state.broker_own import check_topic, readable_record
+from metaq.broker.state.broker_own import check_topic, viewable_record
 from metaq.broker.state.filters import Filters, carried_key
 from metaq.broker.state.groups import Groups, check_dead_letters, missing_group
 from metaq.broker.state.topics import Topics
@@ -147,7 +147,7 @@ class Messages:
         # Answered before the next one is read: otherwise threads would read faster than answers can leave.
         async with self._views:
             record = await self._pools.look_ups.run(
-                request.connection, lambda: readable_record(self._store, command.physical_offset)
+                request.connection, lambda: viewable_record(self._store, command.physical_offset)
             )
             if record is None:
                 raise Refused(

@@ -58,9 +58,18 @@ class BrokerState:
             send_default=options.send_default,
             consume_default=options.consume_default,
         )
-        self.offsets = Offsets(plane, store, clock, journal, self.groups, node.pools)
+        self.statistics = Statistics(node.listener, store, clock, options.broker.cluster)
+        self.offsets = Offsets(
+            plane,
+            store,
+            clock,
+            journal,
+            self.groups,
+            node.pools,
+            watch=self.statistics.count_committed,
+            protect_from_percent=options.store.disk_clean_percent,
+        )
         self.delays = DelayProgress(plane, clock, journal, node.pools)
-        self.statistics = Statistics(plane, node.listener, store, clock, options.broker.cluster)
 
     def load(self) -> None:
         """Reads the journal into this state and a plane that has not started. Raises MetadataDamaged."""
@@ -100,7 +109,12 @@ class BrokerState:
         await self.groups.publish(())
         await self.offsets.protect()
         # Messages count from now on, also those before the first regular sample.
-        await asyncio.to_thread(self.statistics.sample)
+        await asyncio.to_thread(self.sample)
+
+    def sample(self) -> None:
+        """Takes one sample for the statistics. Call it in a thread."""
+        self.offsets.collect()
+        self.statistics.sample()
 
     async def persist(self) -> None:
         """Writes everything, when the plane has stopped and nothing changes any more."""

@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -33,6 +34,7 @@ RECORD_BYTES_MIN = 91
 """No message takes less of the commit log."""
 
 OffsetTable = Mapping[str, Mapping[int, int]]
+_Changed = tuple[Mapping[int, int], Mapping[int, int]]
 """`topic@group` → queue → committed offset."""
 
 _BARE_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
@@ -49,7 +51,15 @@ class Offsets:
         journal: Journal,
         groups: Groups,
         pools: WorkPools | None = None,
+        *,
+        watch: Callable[[OffsetTable], None] | None = None,
+        protect_from_percent: int = 0,
     ) -> None:
+        """`watch` gets every change of committed offsets, in the thread that looks for changes. Below
+        `protect_from_percent` of disk use, retention does not ask what is consumed."""
+        self._watch = watch
+        self._protect_from_percent = protect_from_percent
+        self._collecting = threading.Lock()
         self._plane = plane
         self._store = store
         self._clock = clock
@@ -59,7 +69,7 @@ class Offsets:
         self._data_version = DataVersion(timestamp=clock.now_ms())
         self._parts: dict[str, int] = {}
         """How many parts a key may have in the journal, where it is more than one."""
-        self._unwritten: dict[str, tuple[Mapping[int, int], Mapping[int, int]]] = {}
+        self._unwritten: dict[str, _Changed] = {}
         """Taken from the data plane, and not in the journal yet."""
         self._writing = asyncio.Lock()
 
@@ -69,6 +79,8 @@ class Offsets:
         offsets, resets = offsets_in(self._journal, OFFSETS), offsets_in(self._journal, RESETS)
         self._parts = {key: parts for key, queues in offsets.items() if (parts := _part_count(queues)) > 1}
         self._plane.load_offsets(offsets)
+        if self._watch is not None:
+            self._watch(offsets)
         for key, queues in resets.items():
             topic, group = topic_and_group(key)
             for queue_id, queue_offset in queues.items():
@@ -77,25 +89,40 @@ class Offsets:
     async def persist(self) -> bool:
         """Writes what has changed since the last time; False if nothing has."""
         async with self._writing:
-            changes = await asyncio.to_thread(self._changes)
+            taken, changes = await asyncio.to_thread(self._take_changes)
             if not changes:
                 return False
             version = self._data_version.next(self._clock.now_ms())
-            await self._journal.write([*changes, (VERSIONS, OFFSETS, version.encode())])
+            try:
+                await self._journal.write([*changes, (VERSIONS, OFFSETS, version.encode())])
+            except BaseException:
+                with self._collecting:
+                    self._unwritten = taken | self._unwritten
+                raise
             self._data_version = version
-            self._unwritten.clear()
             return True
 
-    def _changes(self) -> list[Change]:
-        self._unwritten.update(self._plane.take_changed_offsets())
+    def collect(self) -> None:
+        """Takes over the changes since the last time, to be written later. The cost follows the changes, not
+        the size of the table. Call it in a thread."""
+        with self._collecting:
+            changed = self._plane.take_changed_offsets()
+            self._unwritten.update(changed)
+            if self._watch is not None:
+                self._watch({key: committed for key, (committed, _) in changed.items()})
+
+    def _take_changes(self) -> tuple[dict[str, _Changed], list[Change]]:
+        self.collect()
+        with self._collecting:
+            taken, self._unwritten = self._unwritten, {}
         changes: list[Change] = []
-        for key, (committed, resets) in self._unwritten.items():
+        for key, (committed, resets) in taken.items():
             parts = max(self._parts.get(key, 1), _part_count(committed))
             if parts > 1:
                 self._parts[key] = parts
             changes += offset_changes(OFFSETS, key, committed, parts)
             changes += offset_changes(RESETS, key, resets, parts)
-        return changes
+        return taken, changes
 
     def follow(self, key: str, value: bytes | None) -> None:
         """Takes over the offsets that this replica's master has written. Raises ValueError."""
@@ -141,9 +168,13 @@ class Offsets:
                 )
 
     async def protect(self) -> None:
-        """Tells the store which messages nobody has consumed, so that it does not delete them to make
-        room."""
-        await asyncio.to_thread(lambda: self._store.protect(self._lowest_offsets()))
+        """Tells the store which messages nobody has consumed, so that it does not delete them to make room.
+        While the disk has room, the store does not ask, and nobody looks at all offsets."""
+        await asyncio.to_thread(self._protect)
+
+    def _protect(self) -> None:
+        if self._store.figures().disk_used_percent >= self._protect_from_percent:
+            self._store.protect(self._lowest_offsets())
 
     def _lowest_offsets(self) -> dict[tuple[str, int], int]:
         lowest = lowest_offsets(self._plane.offsets(), {group.group_name for group in self._groups})

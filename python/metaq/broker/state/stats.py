@@ -6,12 +6,13 @@ their growth is the number of messages.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from metaq._core import BrokerPlane, Clock, Listener, ListenerFigures, Store
+from metaq._core import Clock, Listener, ListenerFigures, Store
 from metaq.protocol.admin import ViewBrokerStatsData
 from metaq.protocol.bodies import BrokerStatsData, BrokerStatsItem
 from metaq.protocol.codes import ResponseCode
@@ -86,12 +87,9 @@ class Rates:
 
 
 class Statistics:
-    """Samples queue ends, committed offsets and the listener's figures."""
+    """Samples queue ends and the listener's figures, and counts the growth of committed offsets."""
 
-    def __init__(
-        self, plane: BrokerPlane, listener: Listener, store: Store, clock: Clock, cluster: str
-    ) -> None:
-        self._plane = plane
+    def __init__(self, listener: Listener, store: Store, clock: Clock, cluster: str) -> None:
         self._listener = listener
         self._store = store
         self._clock = clock
@@ -99,6 +97,11 @@ class Statistics:
         self._series: dict[tuple[str, str], Series] = {}
         self._ends: dict[str, dict[int, int]] = {}
         self._committed: dict[str, dict[int, int]] = {}
+        self._consumed: dict[str, int] = {}
+        """Messages that groups have consumed since the last sample, by `topic@group`."""
+        self._forgotten: set[str] = set()
+        """`topic@group` whose offsets were removed since then."""
+        self._counting = threading.Lock()
         self._sampled_ms: int | None = None
         self._samples = 0
         self._rates: tuple[int, Rates] | None = None
@@ -107,6 +110,24 @@ class Statistics:
         self.mornings = {"put_yesterday": 0, "put_today": 0, "get_yesterday": 0, "get_today": 0}
         """The sums at the beginning of today and of yesterday, or at the start of this broker."""
 
+    def count_committed(self, changed: Mapping[str, Mapping[int, int]]) -> None:
+        """Counts the messages between the known offsets and the changed ones. The first offset of a queue
+        counts nothing."""
+        with self._counting:
+            for key, committed in changed.items():
+                if not committed:
+                    self._committed.pop(key, None)
+                    self._consumed.pop(key, None)
+                    self._forgotten.add(key)
+                    continue
+                known = self._committed.get(key, {})
+                grown = sum(
+                    max(place - known.get(queue_id, place), 0) for queue_id, place in committed.items()
+                )
+                self._consumed[key] = self._consumed.get(key, 0) + grown
+                self._forgotten.discard(key)
+                self._committed[key] = dict(committed)
+
     def sample(self) -> None:
         """Takes one sample; called every `SAMPLE_INTERVAL_S`, from one thread at a time."""
         now_ms = self._clock.now_ms()
@@ -114,14 +135,16 @@ class Statistics:
         for topic, ends in self._store.queue_ends().items():
             grown[TOPIC_PUT, topic] = self._put_since(topic, ends)
             self._ends[topic] = dict(ends)
-        for key, committed in self._plane.offsets().items():
-            known = self._committed.get(key, {})
-            grown[GROUP_GET, key] = sum(
-                max(place - known.get(queue_id, place), 0) for queue_id, place in committed.items()
-            )
-            self._committed[key] = dict(committed)
+        with self._counting:
+            consumed, self._consumed = self._consumed, {}
+            forgotten, self._forgotten = self._forgotten, set()
+        gone = {(GROUP_GET, key) for key in forgotten}
+        gone |= {key for key in self._series if key[0] == TOPIC_PUT and key not in grown}
+        grown |= {(GROUP_GET, key): amount for key, amount in consumed.items()}
         figures = self._listener.figures()
         self._sampled_ms = now_ms
+        for key in gone - grown.keys():
+            self._series.pop(key, None)
         self._note(grown, figures, now_ms)
         self._turn_day(figures, now_ms)
         self._samples += 1
@@ -148,8 +171,6 @@ class Statistics:
                 self._series[key].note(now_ms - int(SAMPLE_INTERVAL_S * 1000))
             if key in self._series:
                 self._series[key].total += amount
-        for key in [key for key in self._series if key not in grown and key[1] != self._cluster]:
-            del self._series[key]
         for series in self._series.values():
             series.note(now_ms)
 
@@ -166,7 +187,8 @@ class Statistics:
 
     def moved(self, topic: str, group: str, places: Mapping[int, int]) -> None:
         """Notes a reset by an administrator: the messages that it skipped were not consumed."""
-        self._committed.setdefault(f"{topic}@{group}", {}).update(places)
+        with self._counting:
+            self._committed.setdefault(f"{topic}@{group}", {}).update(places)
 
     def data(self, name: str, key: str) -> BrokerStatsData | None:
         series = self._series.get((name, key))

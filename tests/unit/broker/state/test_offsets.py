@@ -121,6 +121,10 @@ class FakePlane:
 class FakeStore:
     def __init__(self) -> None:
         self.protected: dict[tuple[str, int], int] = {}
+        self.disk_used_percent = 80
+
+    def figures(self) -> FakeStore:
+        return self
 
     def queue_ids(self, topic: str) -> list[int]:
         return [3] if topic == "BenchmarkTest" else []
@@ -145,6 +149,31 @@ def test_the_store_learns_what_is_consumed_and_what_nobody_needs(tables: Any) ->
         ("RMQ_SYS_TRANS_HALF_TOPIC", 0): 11,
         ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0): 12,
     }
+
+
+def test_nobody_looks_at_all_offsets_while_the_disk_has_room(tables: Any) -> None:
+    class Plane(FakePlane):
+        looks = 0
+
+        def offsets(self) -> Any:
+            self.looks += 1
+            return super().offsets()
+
+    plane, store = Plane(), FakeStore()
+    offsets = Offsets(
+        cast(BrokerPlane, plane),
+        cast(Store, store),
+        tables.clock,
+        tables.journal,
+        tables.groups,
+        protect_from_percent=75,
+    )
+    store.disk_used_percent = 74
+    asyncio.run(offsets.protect())
+    assert (plane.looks, store.protected) == (0, {})
+    store.disk_used_percent = 75
+    asyncio.run(offsets.protect())
+    assert plane.looks == 1 and store.protected
 
 
 def test_a_new_master_takes_over_only_offsets_that_its_log_is_long_enough_for(tables: Any) -> None:
@@ -226,6 +255,15 @@ def test_changes_survive_a_restart(kept: Kept) -> None:
     assert kept.persist(t_at_g=({}, {}), t_at_h=({1: 2}, {}))
     plane = kept.restarted()
     assert (plane.loaded, plane.resets) == ({"t@h": {1: 2}}, [])
+
+
+def test_a_look_at_the_changes_in_between_loses_none(kept: Kept) -> None:
+    kept.plane.changed["t@g"] = ({0: 5}, {})
+    kept.offsets.collect()
+    assert not kept.plane.changed
+    assert kept.persist(t_at_h=({1: 1}, {}))
+    assert kept.restarted().loaded == {"t@g": {0: 5}, "t@h": {1: 1}}
+    assert not kept.persist()
 
 
 def test_a_write_is_as_large_as_the_change(kept: Kept) -> None:

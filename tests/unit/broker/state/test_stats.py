@@ -8,19 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from metaq._core import BrokerPlane, Clock, Listener, Store
+from metaq._core import Clock, Listener, Store
 from metaq.broker.state.stats import BROKER_PUT, GROUP_GET, TOPIC_PUT, Statistics
 from metaq.protocol.admin import ViewBrokerStatsData
 from metaq.protocol.bodies import BrokerStatsData
 from metaq.protocol.errors import Refused
-
-
-class FakePlane:
-    def __init__(self) -> None:
-        self.committed: dict[str, dict[int, int]] = {}
-
-    def offsets(self) -> dict[str, dict[int, int]]:
-        return self.committed
 
 
 class FakeListener:
@@ -46,11 +38,9 @@ class FakeStore:
 class Watch:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.plane = FakePlane()
         self.store = FakeStore()
         self.listener = FakeListener()
         self.statistics = Statistics(
-            cast(BrokerPlane, self.plane),
             cast(Listener, self.listener),
             cast(Store, self.store),
             clock,
@@ -93,21 +83,24 @@ def test_a_queue_seen_for_the_first_time_counts_what_is_new_in_it(watch: Watch) 
 
 
 def test_what_a_group_consumed_and_not_what_it_skipped(watch: Watch) -> None:
-    watch.plane.committed = {"orders@billing": {0: 100}}
+    watch.statistics.count_committed({"orders@billing": {0: 100}})
     watch.pass_time(10)
     assert watch.statistics.data(GROUP_GET, "orders@billing") is None, "where it began is not known"
-    watch.plane.committed = {"orders@billing": {0: 150}}
+    watch.statistics.count_committed({"orders@billing": {0: 150}})
     watch.pass_time(10)
     assert watch.statistics.per_second(GROUP_GET, "orders@billing") == 5.0
-    watch.plane.committed = {"orders@billing": {0: 9_000}}
     watch.statistics.moved("orders", "billing", {0: 9_000})
+    watch.statistics.count_committed({"orders@billing": {0: 9_000}})
     watch.pass_time(10)
     data = watch.statistics.data(GROUP_GET, "orders@billing")
     assert data is not None and data.stats_minute.sum == 50
-    watch.plane.committed = {"orders@billing": {0: 1}}
+    watch.statistics.count_committed({"orders@billing": {0: 1}})
     watch.pass_time(10)
     data = watch.statistics.data(GROUP_GET, "orders@billing")
     assert data is not None and data.stats_minute.sum == 50, "going back consumes nothing"
+    watch.statistics.count_committed({"orders@billing": {}})
+    watch.pass_time(10)
+    assert watch.statistics.data(GROUP_GET, "orders@billing") is None, "its offsets are gone"
 
 
 def test_a_topic_that_is_gone_is_forgotten(watch: Watch) -> None:
