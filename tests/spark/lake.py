@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from metaq.pipelines import Plan, Progress
+from metaq.pipelines import Plan, Progress, Report
 from metaq.pipelines.log_lake.pipeline import LogLake
 from tests.spark.patience import patiently
 from tests.spark.running import forget_last_commit
@@ -46,9 +46,9 @@ class Lake:
             encoding="utf-8",
         )
 
-    def run(self) -> Progress:
+    def run(self, report: Report = lambda progress: None) -> Progress:
         lake = LogLake.from_file(self.config)
-        return patiently(lambda: lake.run(lambda progress: None, threading.Event()))
+        return patiently(lambda: lake.run(report, threading.Event()))
 
     def plan(self) -> Plan:
         return LogLake.from_file(self.config).plan()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import collections
 import datetime
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import metaq
 from metaq.errors import ConfigError, MetaqError
+from metaq.pipelines import Progress
+from metaq.pipelines.log_lake.batch import Batches
 from tests.spark.cluster import Cluster
 from tests.spark.lake import Lake
 from tests.spark.running import RunningPipeline
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.timeout(900)
 
 MakeTopic = Callable[..., str]
 MakeLake = Callable[..., Lake]
+HELD_S_MAX = 120
 TODAY = datetime.datetime.now(datetime.UTC).replace(hour=12)
 YESTERDAY = TODAY - datetime.timedelta(days=1)
 
@@ -51,13 +56,39 @@ def stamped(when: datetime.datetime, text: str) -> str:
     return f"{when:%Y-%m-%d %H:%M:%S} {text}"
 
 
-def test_lines_are_stored_once_by_their_own_date(make_lake: MakeLake, topics: Topics) -> None:
+class HeldBatch:
+    """Holds the first batch until a report says that this many messages are left."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, messages_left: int) -> None:
+        self._messages_left = messages_left
+        self._is_reported = threading.Event()
+        self.was_reported = False
+        write = Batches.write
+
+        def waits(batches: Batches, *arguments: Any) -> None:
+            if not self.was_reported:
+                self.was_reported = self._is_reported.wait(HELD_S_MAX)
+            write(batches, *arguments)
+
+        monkeypatch.setattr(Batches, "write", waits)
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.details.get("messages_left") == self._messages_left and progress.lag_s:
+            self._is_reported.set()
+
+
+def test_lines_are_stored_once_by_their_own_date(
+    make_lake: MakeLake, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = make_lake("compact_batches = 2", "time = 'record'\ntime_pattern = '^(\\S+ \\S+)'")
     topic = lake.topic
     new, late = stamped(TODAY, "new"), stamped(YESTERDAY, "late")
     send(topics, topic, [(0, new), (30, "no time here"), (0, new), (60, stamped(TODAY, "next"))])
     topics.fill(topic, [b"\xff\xfe", "1999-12-31 23:59:59 too old", "2999-01-01 00:00:00 too new"])
-    done = lake.run()
+    held = HeldBatch(monkeypatch, messages_left=7)
+    done = lake.run(held)
+    assert held.was_reported, "the lag is known during the first batch"
+    assert (done.lag_s, done.details["messages_left"]) == (0.0, 0)
     assert (done.rows, done.details["quarantined"], done.details["repeats"]) == (2, 4, 1)
     assert done.batch_s is not None and done.batch_s > 0
     assert lake.reasons() == {

@@ -14,6 +14,7 @@ from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, SEQUENCE, Evolut
 from metaq.pipelines.binlog_mirror.delta import DeltaMirror, DeltaTarget
 from metaq.pipelines.binlog_mirror.notes import Notes
 from metaq.pipelines.binlog_mirror.refusals import RefusedRow
+from metaq.pipelines.binlog_sync.envelope import RangeBarrier
 
 NAME = ("shop", "t")
 DAY = datetime.date(2026, 1, 31)
@@ -61,6 +62,10 @@ def test_the_columns_of_an_existing_table_change(
     assert again is not None and again.notes.floor == ODD
 
 
+BAD = {3: "a4", 4: "a4", 5: "a4", 9: "a8", 10: "a4"}
+"""The sequence numbers of rows that are refused. Row 9 was read again."""
+
+
 def test_refused_rows_and_dropped_tables(spark: SparkSession, tmp_path: Path) -> None:
     root = str(tmp_path)
     target = DeltaTarget(spark, root)
@@ -86,6 +91,11 @@ def test_refused_rows_and_dropped_tables(spark: SparkSession, tmp_path: Path) ->
     assert merge(spark, again, 1, *rows, quarantines=True) == 1
     merge(spark, again, 2, ("[1]", "a3", False, 1, 6))
     assert again.quarantined() == (0, [])
+    # A range of keys is read again: rows in it that came no more leave the quarantine.
+    bad = [(f'["{number}"]', sequence, False, number, -1) for number, sequence in BAD.items()]
+    assert merge(spark, again, 3, *bad, quarantines=True) == len(BAD)
+    again.drop_range(RangeBarrier("a9", *NAME, "id", 4, 9, "a8", 1))
+    assert {refusal.key for refusal in again.quarantined()[1]} == {'["3"]', '["9"]', '["10"]'}
 
     again.archive("a3")
     again.discard()

@@ -35,7 +35,7 @@ def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
             stderr=out,
             env={
                 **os.environ,
-                "PYTHONPATH": str(ROOT),
+                "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_HOME": str(spark_home()),
                 "SPARK_LOCAL_IP": "127.0.0.1",

@@ -130,13 +130,14 @@ def test_windows_with_late_rows_over_restarts(
 def test_streams_and_a_table_are_joined(
     job: Job, served: Metaq, topics: Topics, make_topic: MakeTopic
 ) -> None:
-    orders, payments, out = make_topic(), make_topic(), make_topic()
+    orders, payments, out, unused = make_topic(), make_topic(), make_topic(), make_topic()
     (job.home / "users.csv").write_text("id,name\n1,Ann\n2,Ben\n")
     job.write(
         """SELECT o.id, u.name, p.at AS paid FROM orders o JOIN users u ON u.id = o.user
            LEFT JOIN payments p ON p.id = o.id AND p.at BETWEEN o.at AND o.at + INTERVAL 5 MINUTES""",
         source("orders", orders, "id INT, user INT, at TIMESTAMP", WATERMARK)
         + source("payments", payments, "id INT, at TIMESTAMP", WATERMARK)
+        + source("unused", unused, "id INT")
         + '[sources.users]\npath = "users.csv"\nformat = "csv"\nschema = "id INT, name STRING"\n'
         + 'options = ["header=true"]\n',
         f'format = "topic"\ntopic = "{out}"',
@@ -149,7 +150,9 @@ def test_streams_and_a_table_are_joined(
     topics.fill(orders, [event("12:00", id=1, user=1), event("12:01", id=2, user=2)])
     job.run()
     topics.fill(payments, [event("12:02", id=1), event("12:20", id=2)])
-    job.run()
+    topics.fill(unused, [event("12:00", id=1)])
+    done = job.run()
+    assert (done.lag_s, done.details["messages_left"]) == (0.0, 0), "of the topics that the statement reads"
     paid = (1, "Ann", "2026-01-31T12:02:00.000Z")
     assert sent() == [paid], "the state of the previous run survives"
     # Now the watermark excludes a payment for the other order.

@@ -36,7 +36,8 @@ class Metaq:
         if clock is None:
             self.child = Child([*prefix, *COMMAND, *arguments], log, directory=home)
         else:
-            environment = {"PYTHONPATH": str(ROOT), **clock.environment}
+            paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+            environment = {"PYTHONPATH": os.pathsep.join(paths), **clock.environment}
             self.child = Child([*prefix, *MOVED_COMMAND, *arguments], log, environment, directory=home)
         self.ready: dict[str, str] = self._wait_ready() if wait else {}
 

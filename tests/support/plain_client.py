@@ -53,6 +53,7 @@ class Stored(NamedTuple):
     queue_offset: int
     physical_offset: int
     size_bytes: int
+    stored_ms: int
     body: bytes
 
 
@@ -251,8 +252,8 @@ def stored_records(data: bytes) -> Iterator[Stored]:
         )
         if magic not in (_MAGIC_V1, _MAGIC_V2) or size > len(data) - at:
             raise AssertionError(f"no record at byte {at}: magic {magic:#x}, size {size}")
-        hosts = (20 if system_flag & _BORN_HOST_V6 else 8) + (20 if system_flag & _STORE_HOST_V6 else 8)
-        body_at = at + 40 + 8 + hosts + 8 + 4 + 8
+        stored_at = at + 40 + 8 + (20 if system_flag & _BORN_HOST_V6 else 8)
+        body_at = stored_at + 8 + (20 if system_flag & _STORE_HOST_V6 else 8) + 4 + 8
         body_size = struct.unpack_from(">I", data, body_at)[0]
         topic_at = body_at + 4 + body_size
         if magic == _MAGIC_V1:
@@ -265,6 +266,7 @@ def stored_records(data: bytes) -> Iterator[Stored]:
             queue_offset=queue_offset,
             physical_offset=physical_offset,
             size_bytes=size,
+            stored_ms=struct.unpack_from(">q", data, stored_at)[0],
             body=data[body_at + 4 : body_at + 4 + body_size],
         )
         at += size

@@ -30,7 +30,6 @@ from metaq.pipelines.settings import Key, Texts
 from metaq.spark.errors import OptionError
 from metaq.spark.session import delta_tasks, is_here, register, session
 from metaq.spark.source.cluster import Cluster
-from metaq.spark.source.lag import lags
 from metaq.spark.source.listener import GroupOffsets
 from metaq.spark.source.options import Subscribed
 
@@ -232,17 +231,17 @@ def run_query(
     update: Callable[[Progress], None],
     report: Report,
     stop: threading.Event,
-    update_lag: LagUpdate | None = None,
+    update_lag: LagUpdate,
 ) -> Progress:
     """Runs a query until it ends or `stop` is set; raises CommandError.
 
-    `update` fills in the progress, `update_lag` its lag; without it the lag is the one that Spark reports at
-    the end of each batch. `start` may be called again: the query continues from its checkpoint.
+    `update` fills in the progress, `update_lag` its lag. `start` may be called again: the query continues
+    from its checkpoint.
     """
     for left in reversed(range(STARTS_MAX)):
         try:
             progress = Progress(phase="running", restarts=STARTS_MAX - 1 - left)
-            return _follow(start(), progress, update, report, stop, update_lag or _update_lag)
+            return _follow(start(), progress, update, report, stop, update_lag)
         except CommandError as error:
             # Spark gives the Python worker of a source ten seconds to start, too few on a busy machine.
             if WORKER_LATE not in str(error) or not left or stop.is_set():
@@ -316,12 +315,3 @@ def _update_batch(query: StreamingQuery, progress: Progress) -> None:
     # While nothing arrives, Spark reports a trigger without a batch.
     if last is not None and "addBatch" in last.durationMs:
         progress.batch_s = last.durationMs["triggerExecution"] / 1000
-
-
-def _update_lag(query: StreamingQuery, progress: Progress) -> None:
-    last = query.lastProgress
-    found = lags(last) if last is not None else []
-    if found:
-        seconds = [lag.seconds for lag in found if lag.seconds is not None]
-        progress.lag_s = max(seconds) if len(seconds) == len(found) else None
-        progress.details["messages_left"] = sum(lag.messages for lag in found)

@@ -1,8 +1,8 @@
-"""Measures how far a query is behind its topic, also while a batch runs.
+"""Measures how far a query is behind its topics, also while a batch runs.
 
 Spark reports the lag only at the end of a batch, as it was when the batch was planned. During a long batch
-that number says nothing, and before the end of the first one there is none. So the end of the topic is looked
-up here, about once in two seconds, and compared with the end of the last batch that is done.
+that number says nothing, and before the end of the first one there is none. So the ends of the topics are
+looked up here, about once in two seconds, and compared with the end of the last batch that is done.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError
+from metaq.pipelines import Progress
+from metaq.pipelines.spark_runtime import LagUpdate
 from metaq.pipelines.storage import exists, names, text
 from metaq.spark.source import stream_offset
 from metaq.spark.source.cluster import Cluster
@@ -31,8 +35,21 @@ LOOK_INTERVAL_S: Final = 2.0
 LOOK_TIMEOUT_S: Final = 10.0
 VALID_S: Final = 15.0
 """How long a measurement counts. After that the lag is unknown."""
+EARLIEST: Final = "earliest"
+NO_OFFSET: Final = "-"
+"""Spark's mark in a checkpoint for a source without an offset."""
 
 Offsets = Mapping[Queue, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedTopics:
+    """The topics of one source of a query."""
+
+    nameservers: str
+    subscribed: Subscribed
+    start: str = EARLIEST
+    """The start of the first batch: `earliest` or `latest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +61,18 @@ class TopicLag:
     """How long the oldest message has waited; 0 if none waits, None if a broker does not tell."""
 
 
-def measure(cluster: Cluster, topic: str, done: Offsets) -> TopicLag:
-    """Compares the ends of a topic's queues with the offsets that are done; raises MetaqError."""
-    ends = cluster.ends(cluster.queues(Subscribed(topics=(topic,)), strict=False))
+def measure(cluster: Cluster, watched: WatchedTopics, done: Offsets) -> TopicLag | None:
+    """Compares the ends of the queues with the offsets that are done; raises MetaqError.
+
+    Returns None if it is not known where the first batch begins.
+    """
+    if not done and watched.start != EARLIEST:
+        return None
+    ends = cluster.ends(cluster.queues(watched.subscribed, strict=False))
     # A queue that is not known yet is read from its beginning.
-    waiting = {queue: (done.get(queue, 0), end) for queue, end in ends.items() if end > done.get(queue, 0)}
+    unknown = [queue for queue in ends if queue not in done]
+    firsts = {**done, **{queue: bounds.first for queue, bounds in cluster.bounds(unknown).items()}}
+    waiting = {queue: (firsts[queue], end) for queue, end in ends.items() if end > firsts[queue]}
     if not waiting:
         return TopicLag(0, 0.0 if ends else None)
     found = cluster.measure(waiting, dict.fromkeys(waiting, 0)).values()
@@ -57,20 +81,34 @@ def measure(cluster: Cluster, topic: str, done: Offsets) -> TopicLag:
     return TopicLag(sum(end - first for first, end in waiting.values()), seconds)
 
 
-def offsets_of_source(stored: Any) -> dict[Queue, int]:
-    """Reads the offset of a source, from a checkpoint or a progress report; raises MetaqError, ValueError."""
-    document = json.loads(stored) if isinstance(stored, str) else stored
-    return {queue: place.queue_offset for queue, place in stream_offset.load(document).items()}
+def total(lags: Sequence[TopicLag | None]) -> TopicLag | None:
+    """Adds up the lags of all sources; None if one is unknown."""
+    known = [lag for lag in lags if lag is not None]
+    if len(known) < len(lags):
+        return None
+    seconds = [lag.seconds for lag in known if lag.seconds is not None]
+    longest_s = max(seconds) if seconds and len(seconds) == len(known) else None
+    return TopicLag(sum(lag.messages for lag in known), longest_s)
+
+
+def offsets_of_sources(stored: Iterable[Any]) -> dict[Queue, int]:
+    """Reads the offsets of sources, from a checkpoint or a progress report; raises MetaqError, ValueError.
+
+    If two sources read the same queue, the one that is further behind counts.
+    """
+    done: dict[Queue, int] = {}
+    for offset in stored:
+        document = json.loads(offset) if isinstance(offset, str) else offset
+        for queue, place in stream_offset.load(document).items():
+            done[queue] = min(place.queue_offset, done.get(queue, place.queue_offset))
+    return done
 
 
 def ended_offsets(progress: Any) -> dict[Queue, int] | None:
-    """Returns the end of a batch by Spark's report, for a query with one source; None if it has none."""
+    """Returns the end of a batch by Spark's report; None if it has none."""
     sources = progress["sources"] if isinstance(progress, Mapping) else progress.sources
-    if not sources:
-        return None
-    (source,) = sources
-    ended = source["endOffset"] if isinstance(source, Mapping) else source.endOffset
-    return offsets_of_source(ended) if ended else None
+    ended = [source["endOffset"] if isinstance(source, Mapping) else source.endOffset for source in sources]
+    return offsets_of_sources(ended) if ended and all(ended) else None
 
 
 def done_offsets(spark: SparkSession, checkpoint: str) -> dict[Queue, int]:
@@ -81,15 +119,15 @@ def done_offsets(spark: SparkSession, checkpoint: str) -> dict[Queue, int]:
     if not done:
         return {}
     # The lines are the version of the format, metadata of the batch, and one offset for each source.
-    return offsets_of_source(text(spark, f"{checkpoint}/offsets/{max(done)}").splitlines()[2])
+    lines = text(spark, f"{checkpoint}/offsets/{max(done)}").splitlines()[2:]
+    return offsets_of_sources(line for line in lines if line != NO_OFFSET)
 
 
 class LagWatch:
-    """Looks at the topic in a thread of its own. A context manager."""
+    """Looks at the topics in a thread of its own. A context manager."""
 
-    def __init__(self, nameservers: str, topic: str, done: Offsets) -> None:
-        self._nameservers = nameservers
-        self._topic = topic
+    def __init__(self, watched: Sequence[WatchedTopics], done: Offsets) -> None:
+        self._watched = watched
         self._done = done
         self._found: tuple[float, TopicLag] | None = None
         self._stop = threading.Event()
@@ -118,20 +156,47 @@ class LagWatch:
         """Measures at once, for the last report of a run."""
         self._stop.set()
         self._thread.join(LOOK_TIMEOUT_S)
-        with Cluster(self._nameservers, LOOK_TIMEOUT_S) as cluster:
-            self._look(cluster)
+        with ExitStack() as stack:
+            self._look(self._clusters(stack))
         return self.lag()
 
     def _run(self) -> None:
-        with Cluster(self._nameservers, LOOK_TIMEOUT_S) as cluster:
+        with ExitStack() as stack:
+            clusters = self._clusters(stack)
             while not self._stop.is_set():
-                self._look(cluster)
+                self._look(clusters)
                 self._stop.wait(LOOK_INTERVAL_S)
 
-    def _look(self, cluster: Cluster) -> None:
-        begun_s = time.monotonic()
+    def _clusters(self, stack: ExitStack) -> dict[str, Cluster]:
+        """Returns a cluster for each list of name servers."""
+        return {
+            nameservers: stack.enter_context(Cluster(nameservers, LOOK_TIMEOUT_S))
+            for nameservers in {watched.nameservers for watched in self._watched}
+        }
+
+    def _look(self, clusters: Mapping[str, Cluster]) -> None:
+        begun_s, done = time.monotonic(), self._done
         try:
-            self._found = (begun_s, measure(cluster, self._topic, self._done))
+            found = total(
+                [measure(clusters[watched.nameservers], watched, done) for watched in self._watched]
+            )
         except MetaqError as error:
             self._found = None
             _log.info("the lag is unknown: %s", error)
+        else:
+            self._found = None if found is None else (begun_s, found)
+
+
+def lag_update(watch: LagWatch) -> LagUpdate:
+    """Returns a function that reports the lag behind the topics; unknown rather than wrong."""
+
+    def update(query: StreamingQuery, progress: Progress) -> None:
+        last = query.lastProgress
+        done = None if last is None else ended_offsets(last)
+        if done is not None:
+            watch.set_done(done)
+        found = watch.lag() if query.isActive else watch.look_now()
+        progress.lag_s = None if found is None else found.seconds
+        progress.details["messages_left"] = None if found is None else found.messages
+
+    return update

@@ -19,6 +19,7 @@ import pytest
 import metaq
 from metaq.errors import CommandError, MetaqError
 from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent
+from metaq.pipelines.log_transport.delay_warnings import DelayWarnings
 from metaq.pipelines.log_transport.positions import Positions
 from tests.support.metaq import Metaq
 from tests.support.processes import Child, free_port
@@ -207,6 +208,33 @@ def test_failed_lines_are_sent_again_while_more_are_written(
             topic.close()
     finally:
         done.set()
+
+
+def test_a_delay_is_warned_about_once(
+    tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 0
+    is_due = DelayWarnings.is_due
+
+    def counted(warnings: DelayWarnings) -> bool:
+        nonlocal failures
+        failures += 1
+        return is_due(warnings)
+
+    monkeypatch.setattr(DelayWarnings, "is_due", counted)
+    settings = AgentSettings(
+        nameserver=f"127.0.0.1:{free_port()}",
+        topic="nobody-there",
+        paths=(str(logs / "*.log"),),
+        state=tmp_path / "positions.json",
+        idle_pause_s=0.02,
+        send_timeout_s=0.5,
+    )
+    append(logs / "a.log", "one")
+    with running(settings):
+        wait_until(lambda: failures >= 3)
+    delays = [record.message for record in caplog.records if str(logs / "a.log") in record.message]
+    assert len(delays) == 1, delays
 
 
 def test_a_file_that_was_rotated_during_a_stop_is_found(

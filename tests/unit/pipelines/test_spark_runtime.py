@@ -38,7 +38,9 @@ class Query:
 
 
 def run(queries: list[Any]) -> Progress:
-    return run_query(lambda: queries.pop(0), lambda progress: None, lambda progress: None, threading.Event())
+    def nothing(*_: object) -> None: ...
+
+    return run_query(lambda: queries.pop(0), nothing, nothing, threading.Event(), nothing)
 
 
 def test_a_slow_worker_restarts_the_query() -> None:

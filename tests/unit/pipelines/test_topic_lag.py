@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from metaq.admin.offsets import QueuePart
+from metaq.admin.offsets import Bounds, QueuePart
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError
 from metaq.pipelines import Progress, topic_lag
 from metaq.pipelines.binlog_mirror.apply import Applied
-from metaq.pipelines.binlog_mirror.pipeline import lag_update, update_progress
-from metaq.pipelines.topic_lag import LagWatch, TopicLag, ended_offsets, measure
+from metaq.pipelines.binlog_mirror.pipeline import update_progress
+from metaq.pipelines.topic_lag import (
+    LagWatch,
+    TopicLag,
+    WatchedTopics,
+    ended_offsets,
+    lag_update,
+    measure,
+    offsets_of_sources,
+    total,
+)
+from metaq.spark.source.options import Subscribed
 from metaq.spark.source.stream_offset import QueuePosition, dump
 
 ONE, TWO = Queue("changes", "a", 0), Queue("changes", "a", 1)
+CHANGES = WatchedTopics("h:1", Subscribed(topics=("changes",)))
 
 
 class FakeCluster:
     """A topic with two queues."""
 
-    def __init__(self, ends: dict[Queue, int], delays_ms: dict[Queue, int | None] | None = None) -> None:
+    def __init__(
+        self,
+        ends: dict[Queue, int],
+        delays_ms: dict[Queue, int | None] | None = None,
+        firsts: dict[Queue, int] | None = None,
+    ) -> None:
         self._ends = ends
         self._delays_ms = delays_ms or {}
+        self._firsts = firsts or {}
         self.is_away = False
 
     def __enter__(self) -> FakeCluster:
@@ -41,15 +59,18 @@ class FakeCluster:
     def ends(self, queues: list[Queue]) -> dict[Queue, int]:
         return self._ends
 
+    def bounds(self, queues: list[Queue]) -> dict[Queue, Bounds]:
+        return {queue: Bounds(self._firsts.get(queue, 0), self._ends[queue]) for queue in queues}
+
     def measure(self, parts: dict[Queue, tuple[int, int]], sizes: dict[Queue, int]) -> dict[Queue, QueuePart]:
         return {
             queue: QueuePart(first, 0, None, self._delays_ms[queue]) for queue, (first, _) in parts.items()
         }
 
 
-def lag(cluster: FakeCluster, done: dict[Queue, int]) -> TopicLag:
+def lag(cluster: FakeCluster, done: dict[Queue, int], watched: WatchedTopics = CHANGES) -> TopicLag | None:
     anything: Any = cluster
-    return measure(anything, "changes", done)
+    return measure(anything, watched, done)
 
 
 def test_the_lag_is_measured_from_the_last_batch_that_is_done() -> None:
@@ -63,7 +84,33 @@ def test_the_lag_is_measured_from_the_last_batch_that_is_done() -> None:
 def test_a_lag_that_is_not_known_is_not_zero() -> None:
     # Apache's brokers do not tell how long messages wait.
     assert lag(FakeCluster({ONE: 10}, {ONE: None}), {}) == TopicLag(10, None)
-    assert lag(FakeCluster({}), {}).seconds is None
+    assert lag(FakeCluster({}), {}) == TopicLag(0, None)
+
+
+def test_messages_that_retention_has_deleted_do_not_wait() -> None:
+    cluster = FakeCluster({ONE: 10, TWO: 5}, {ONE: 1500, TWO: 7250}, firsts={ONE: 8})
+    assert lag(cluster, {TWO: 5}) == TopicLag(2, 1.5)
+
+
+def test_a_first_batch_that_begins_at_the_end_has_no_known_lag() -> None:
+    cluster, latest = FakeCluster({ONE: 10, TWO: 5}, {TWO: 7250}), replace(CHANGES, start="latest")
+    assert lag(cluster, {}, latest) is None
+    # A queue that was added later is read from its beginning.
+    assert lag(cluster, {ONE: 10}, latest) == TopicLag(5, 7.25)
+
+
+def test_the_lags_of_several_sources() -> None:
+    assert total([TopicLag(3, 1.5), TopicLag(4, 7.0)]) == TopicLag(7, 7.0)
+    assert total([TopicLag(3, 1.5), TopicLag(4, None)]) == TopicLag(7, None)
+    assert total([TopicLag(3, 1.5), None]) is None
+
+
+def test_of_two_sources_with_the_same_queue_the_slower_one_counts() -> None:
+    fast, slow = dump({ONE: QueuePosition(9), TWO: QueuePosition(5)}), dump({ONE: QueuePosition(4)})
+    assert offsets_of_sources([json.dumps(fast), slow]) == {ONE: 4, TWO: 5}
+    sources = [{"endOffset": fast}, {"endOffset": slow}]
+    assert ended_offsets({"sources": sources}) == {ONE: 4, TWO: 5}
+    assert ended_offsets({"sources": [*sources, {"endOffset": None}]}) is None
 
 
 class Query:
@@ -79,14 +126,13 @@ class Query:
 
 def test_no_false_zero_while_a_batch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FakeCluster({ONE: 10, TWO: 5}, {ONE: 1500, TWO: 7250})
-    monkeypatch.setattr(topic_lag, "Cluster", lambda nameservers, timeout_s: cluster)
-    watch = LagWatch("h:1", "changes", {ONE: 4})
+    watch = LagWatch([CHANGES], {ONE: 4})
     update = lag_update(watch)
     progress = Progress()
 
     def look(query: Any) -> tuple[float | None, object]:
         update(query, progress)
-        watch._look(cluster)  # type: ignore[arg-type]
+        watch._look({"h:1": cluster})  # type: ignore[dict-item]
         update(query, progress)
         return progress.lag_s, progress.details["messages_left"]
 

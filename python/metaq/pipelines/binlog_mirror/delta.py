@@ -21,7 +21,12 @@ from pyspark.sql.types import StructField, StructType
 
 from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, OWN, SEQUENCE, Evolution, column_named
 from metaq.pipelines.binlog_mirror.decode import ValueConverter, typed_value
-from metaq.pipelines.binlog_mirror.delta_quarantine import DeltaQuarantine, as_refusal, broken_constraints
+from metaq.pipelines.binlog_mirror.delta_quarantine import (
+    DeltaQuarantine,
+    as_refusal,
+    broken_constraints,
+    within,
+)
 from metaq.pipelines.binlog_mirror.notes import PROPERTY, Notes, TableName
 from metaq.pipelines.binlog_mirror.refusals import Refusal, RefusedRow
 from metaq.pipelines.binlog_sync.envelope import RangeBarrier
@@ -205,13 +210,10 @@ class DeltaMirror:
         column = column_named(self.columns, barrier.column)
         if column is None:
             return
-        is_old = ~f.col(DELETED) & (f.col(SEQUENCE) < barrier.begun)
-        if barrier.first is not None:
-            is_old &= f.col(quoted(column)) >= barrier.first
-        if barrier.last is not None:
-            is_old &= f.col(quoted(column)) <= barrier.last
+        is_old = ~f.col(DELETED) & (f.col(SEQUENCE) < barrier.begun) & within(f.col(quoted(column)), barrier)
         values: dict[str, str | Column] = {DELETED: f.lit(True), SEQUENCE: f.lit(barrier.begun)}
         DeltaTable.forPath(self._spark, self.path).update(is_old, values)
+        self._quarantine.forget_range(barrier)
 
     def ensure_index(self) -> None:
         """Delta has no indexes. Its statistics cover the key, see `indexed_columns`."""

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from metaq.pipelines.binlog_mirror.columns import KEY, SEQUENCE
 from metaq.pipelines.binlog_mirror.notes import TableName
 from metaq.pipelines.binlog_mirror.refusals import LISTED_MAX, QUARANTINE_COLUMNS, Refusal
+from metaq.pipelines.binlog_sync.envelope import RangeBarrier
 
 _CONSTRAINT: Final = "delta.constraints."
 """The prefix of the properties in which Delta keeps the constraints that people add to a table."""
@@ -40,6 +41,16 @@ def constrained(condition: str, columns: Iterable[str]) -> str:
     words = {word.lower() for word in re.findall(r"`([^`]+)`|(\w+)", condition) for word in word}
     named = [name for name in columns if name.lower() in words]
     return named[0] if len(named) == 1 else ""
+
+
+def within(value: Column, barrier: RangeBarrier) -> Column:
+    """Returns whether a value is in a range."""
+    limits = f.lit(True)
+    if barrier.first is not None:
+        limits &= value >= barrier.first
+    if barrier.last is not None:
+        limits &= value <= barrier.last
+    return limits
 
 
 def as_refusal(table: str, row: Row) -> Refusal:
@@ -83,6 +94,14 @@ class DeltaQuarantine:
             chosen = self._own()
             if floor is not None:
                 chosen &= f.col("seq") < floor
+            DeltaTable.forPath(self._spark, self._path).delete(chosen)
+
+    def forget_range(self, barrier: RangeBarrier) -> None:
+        """Takes rows of a range of keys out of the quarantine that were not read again."""
+        if self._is_there():
+            # Keys are JSON. A column of numbers comes first, see `range_column` of binlog-sync.
+            first = f.get_json_object("key", "$[0]").try_cast("decimal(20,0)")
+            chosen = self._own() & (f.col("seq") < barrier.begun) & within(first, barrier)
             DeltaTable.forPath(self._spark, self._path).delete(chosen)
 
     def listed(self) -> tuple[int, list[Refusal]]:

@@ -16,6 +16,8 @@ from metaq.pipelines.binlog_mirror.errors import MirrorError
 TEXTUAL: Final = frozenset(("uuid", "inet4", "inet6"))
 """Types whose values are texts in messages and in Spark. Some databases have types of their own for them."""
 _DECIMAL: Final = re.compile(r"decimal\(\d+,\d+\)")
+_WHOLE: Final = "^-{0,1}[0-9]+$"
+"""A whole number. Drivers take a question mark for a parameter."""
 
 
 def named(name: str) -> str:
@@ -74,6 +76,10 @@ class Dialect(ABC):
         """Returns a statement that deletes rows `{t}` of a table that match a row `{s}` of another one."""
 
     @abstractmethod
+    def first_of_key(self, key: str) -> str:
+        """Returns an expression for the first value of a key in JSON; NULL if it is not a whole number."""
+
+    @abstractmethod
     def widen(self, table: str, column: str, kind: str) -> str:
         """Returns a statement that changes a column to a type that holds all its values."""
 
@@ -118,6 +124,10 @@ class MariaDbDialect(Dialect):
     def delete_joined(self, table: str, other: str, condition: str) -> str:
         # With aliases, it would look for both tables in one database.
         return f"DELETE {table} FROM {table} JOIN {other} ON {condition.format(t=table, s=other)}"
+
+    def first_of_key(self, key: str) -> str:
+        first = f"JSON_UNQUOTE(JSON_EXTRACT({key}, '$[0]'))"
+        return f"CASE WHEN {first} REGEXP '{_WHOLE}' THEN CAST({first} AS DECIMAL(20,0)) END"
 
     def widen(self, table: str, column: str, kind: str) -> str:
         return f"ALTER TABLE {table} MODIFY COLUMN {column} {self.type_of(kind)}"
@@ -174,6 +184,10 @@ class PostgreSqlDialect(Dialect):
 
     def delete_joined(self, table: str, other: str, condition: str) -> str:
         return f"DELETE FROM {table} AS t USING {other} AS s WHERE {condition.format(t='t', s='s')}"
+
+    def first_of_key(self, key: str) -> str:
+        first = f"(CAST({key} AS json) ->> 0)"
+        return f"CASE WHEN {first} ~ '{_WHOLE}' THEN CAST({first} AS numeric) END"
 
     def widen(self, table: str, column: str, kind: str) -> str:
         new_type = self.type_of(kind)

@@ -231,13 +231,8 @@ class JdbcMirror:
         column = column_named(self.columns, barrier.column)
         if column is None:
             return
-        wheres = [f"{named(SEQUENCE)} < ?"]
-        wheres += [
-            f"{named(column)} {sign} {limit}"
-            for limit, sign in ((barrier.first, ">="), (barrier.last, "<="))
-            if limit is not None
-        ]
-        is_old = f"FROM {full_name(self._name)} WHERE {' AND '.join(wheres)}"
+        is_old = f"FROM {full_name(self._name)} WHERE {named(SEQUENCE)} < ?{_within(named(column), barrier)}"
+        key = self._config.dialect.first_of_key(named("key"))
         with self._target.transaction() as connection:
             connection.execute(
                 f'INSERT INTO {TOMBSTONES} ("table_id", "id", "seq")'
@@ -245,6 +240,11 @@ class JdbcMirror:
                 barrier.begun,
             )
             connection.execute(f"DELETE {is_old}", barrier.begun)
+            connection.execute(
+                f'DELETE FROM {QUARANTINE} WHERE "table_id" = ? AND "seq" < ?{_within(key, barrier)}',
+                self._id,
+                barrier.begun,
+            )
 
     def merge(self, changes: DataFrame, query_id: str, batch_id: int, *, quarantines: bool = False) -> int:
         stage = self._target.stage(query_id)
@@ -442,3 +442,9 @@ def _require_free(columns: Mapping[str, str]) -> None:
         raise MirrorError(
             f"column {ID} has a name that the mirror needs itself", hint="list the table in source.exclude"
         )
+
+
+def _within(value: str, barrier: RangeBarrier) -> str:
+    """Returns the conditions for a value in a range, each after AND."""
+    limits = ((barrier.first, ">="), (barrier.last, "<="))
+    return "".join(f" AND {value} {sign} {limit}" for limit, sign in limits if limit is not None)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from metaq.counts import counted
 from metaq.errors import CommandError, MetaqError
@@ -25,9 +24,10 @@ from metaq.pipelines.binlog_mirror.verify import Verifier
 from metaq.pipelines.binlog_sync.config import SECTIONS, read_config
 from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_without_head
 from metaq.pipelines.quiet_failures import quiet_failures
-from metaq.pipelines.spark_runtime import LagUpdate, QueryStart, run_query, spark_errors, spark_session
+from metaq.pipelines.spark_runtime import QueryStart, run_query, spark_errors, spark_session
 from metaq.pipelines.topic_check import check_topic
-from metaq.pipelines.topic_lag import LagWatch, done_offsets, ended_offsets
+from metaq.pipelines.topic_lag import LagWatch, WatchedTopics, done_offsets, lag_update
+from metaq.spark.source.options import Subscribed
 
 NAME: Final = "binlog-mirror"
 
@@ -96,6 +96,7 @@ class BinlogMirror:
                 f"there is no topic {config.topic} at {config.nameservers}", hint="binlog-sync creates it"
             )
         applier = Applier(config, self._target)
+        watched = WatchedTopics(config.nameservers, Subscribed(topics=(config.topic,)))
 
         def update(progress: Progress) -> None:
             update_progress(progress, applier.applied)
@@ -104,7 +105,7 @@ class BinlogMirror:
             spark_session(NAME, config.spark) as spark,
             spark_errors(),
             quiet_failures(spark),
-            LagWatch(config.nameservers, config.topic, done_offsets(spark, config.checkpoint)) as watch,
+            LagWatch([watched], done_offsets(spark, config.checkpoint)) as watch,
         ):
             failures: list[MetaqError] = []
 
@@ -161,21 +162,6 @@ def update_progress(progress: Progress, applied: Applied) -> None:
 
 def _moment(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
-def lag_update(watch: LagWatch) -> LagUpdate:
-    """Returns a function that reports the lag behind the topic; unknown rather than wrong."""
-
-    def update(query: StreamingQuery, progress: Progress) -> None:
-        last = query.lastProgress
-        done = None if last is None else ended_offsets(last)
-        if done is not None:
-            watch.set_done(done)
-        found = watch.lag() if query.isActive else watch.look_now()
-        progress.lag_s = None if found is None else found.seconds
-        progress.details["messages_left"] = None if found is None else found.messages
-
-    return update
 
 
 def _stream(spark: SparkSession, config: MirrorConfig) -> DataFrame:

@@ -33,7 +33,8 @@ class MirrorTable(Protocol):
         """Deletes rows and tombstones below the floor."""
 
     def drop_range(self, barrier: RangeBarrier) -> None:
-        """Deletes rows of a range of keys that were not read again, and keeps tombstones for them."""
+        """Deletes rows of a range of keys that were not read again, and keeps tombstones for them. Those in
+        the quarantine are forgotten."""
 
     def ensure_index(self) -> None:
         """Makes queries by the source's primary key fast, if the store has indexes."""

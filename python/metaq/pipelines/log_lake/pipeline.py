@@ -28,8 +28,10 @@ from metaq.pipelines.spark_runtime import (
     spark_session,
 )
 from metaq.pipelines.storage import exists
+from metaq.pipelines.topic_lag import LagWatch, WatchedTopics, done_offsets, lag_update
 from metaq.spark.schema import spark_schema
 from metaq.spark.source.listener import GroupOffsets
+from metaq.spark.source.options import Subscribed
 
 NAME: Final = "log-lake"
 
@@ -90,6 +92,7 @@ class LogLake:
             spark_session(NAME, config.spark) as spark,
             spark_errors(),
             group_offsets(spark, self._listeners()) as commit,
+            LagWatch([self._watched()], done_offsets(spark, config.checkpoint)) as watch,
         ):
             batches, _ = self._checked(spark)
 
@@ -108,9 +111,14 @@ class LogLake:
 
             writer = self._writer(spark).foreachBatch(write)
             start = QueryStart(writer, once=config.once, interval_s=config.interval_s)
-            progress = run_query(start, update, report, stop)
+            progress = run_query(start, update, report, stop, lag_update(watch))
             commit(start.query)
             return progress
+
+    def _watched(self) -> WatchedTopics:
+        config = self._config
+        subscribed = Subscribed(topics=config.topics, pattern=config.pattern)
+        return WatchedTopics(config.nameservers, subscribed, config.start)
 
     def _queues(self, *, asks_brokers: bool = False) -> int:
         config = self._config

@@ -29,6 +29,7 @@ from metaq.client.producer.sync_producer import Producer
 from metaq.client.sync import Client
 from metaq.errors import MetaqError, NotDelivered
 from metaq.pipelines import Progress, Report
+from metaq.pipelines.log_transport.delay_warnings import DelayWarnings
 from metaq.pipelines.log_transport.followed import FollowedFile, Head, Line, Stamp
 from metaq.pipelines.log_transport.found_files import FoundFile, find_files, find_inode
 from metaq.pipelines.log_transport.gaps import find_gaps
@@ -85,6 +86,7 @@ class _OpenFile:
     pause_until: float = 0.0
     has_failed: bool = False
     """A line failed. Nothing more is read until the results of all lines in flight are known."""
+    delay_warnings: DelayWarnings = field(default_factory=DelayWarnings)
 
     def position(self) -> FilePosition:
         device, inode = self.file.key
@@ -287,7 +289,8 @@ class LogAgent:
             except MetaqError as error:
                 if is_final(error):
                     raise
-                _log.warning("%s is delayed at byte %d: %s", path, line.at, error)
+                if source.delay_warnings.is_due():
+                    _log.warning("%s is delayed at byte %d: %s", path, line.at, error)
                 source.file.position = line.at
                 source.pause_until = time.monotonic() + FAILURE_PAUSE_S
                 return
@@ -305,6 +308,7 @@ class LogAgent:
                     break
                 source.in_flight.popleft()
                 source.sent_bytes = end
+                source.delay_warnings.sent()
 
     def _repeat(self, source: _OpenFile, error: BaseException) -> None:
         """Goes back to the last acknowledged line, once no line after it is in flight."""
@@ -313,7 +317,8 @@ class LogAgent:
         source.has_failed = True
         if not all(future.done() for _, future in source.in_flight):
             return
-        _log.warning("%s is sent again from byte %d: %s", source.file.path, source.sent_bytes, error)
+        if source.delay_warnings.is_due():
+            _log.warning("%s is sent again from byte %d: %s", source.file.path, source.sent_bytes, error)
         source.in_flight.clear()
         source.has_failed = False
         source.file.position = source.sent_bytes

@@ -29,7 +29,9 @@ from metaq.pipelines.stream_sql.config import SqlConfig, read_sql_config
 from metaq.pipelines.stream_sql.sinks import check_sink, outgoing, writer
 from metaq.pipelines.stream_sql.sources import bad_messages, is_judged, metric, view
 from metaq.pipelines.topic_check import check_topic, missing_topic
+from metaq.pipelines.topic_lag import LagWatch, WatchedTopics, done_offsets, lag_update
 from metaq.spark.source.listener import GroupOffsets
+from metaq.spark.source.options import Subscribed
 
 NAME: Final = "stream-sql"
 _ZONE: Final = "spark.sql.session.timeZone"
@@ -86,13 +88,29 @@ class StreamSql:
                 writer(config, rows).queryName(name), once=config.once, interval_s=config.interval_s
             )
             counters = _Counters(config)
-            with group_offsets(spark, self._listeners(name)) as commit:
+
+            def update(progress: Progress) -> None:
+                counters.update(start.query, progress)
+
+            with (
+                group_offsets(spark, self._listeners(name)) as commit,
+                LagWatch(self._watched(rows), done_offsets(spark, config.checkpoint)) as watch,
+            ):
                 with bad_messages():
-                    done = run_query(
-                        start, lambda progress: counters.update(start.query, progress), report, stop
-                    )
+                    done = run_query(start, update, report, stop, lag_update(watch))
                 commit(start.query)
                 return done
+
+    def _watched(self, rows: DataFrame) -> list[WatchedTopics]:
+        """Returns the topics that the statement reads; a source that it does not use has no lag."""
+        plan = "\n".join(_steps(rows))
+        return [
+            WatchedTopics(
+                source.nameservers, Subscribed(topics=source.topics, pattern=source.pattern), source.start
+            )
+            for source in self._config.sources
+            if source.is_stream and f"View (`{source.name}`," in plan
+        ]
 
     def _listeners(self, query_name: str) -> list[GroupOffsets]:
         """Returns a listener for each source with a group, for the offsets of that source's topics."""

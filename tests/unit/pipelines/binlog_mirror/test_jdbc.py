@@ -16,12 +16,13 @@ from metaq.pipelines.binlog_mirror.connection import JdbcConfig, driver_errors
 from metaq.pipelines.binlog_mirror.dialects import DIALECTS
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.jdbc import JdbcMirror
-from metaq.pipelines.binlog_mirror.jdbc_schema import KeyIndex
+from metaq.pipelines.binlog_mirror.jdbc_schema import KeyIndex, hashed
 from metaq.pipelines.binlog_mirror.notes import Notes
 from metaq.pipelines.binlog_sync.config import SECTIONS
 from metaq.pipelines.binlog_sync.envelope import RangeBarrier
 from metaq.pipelines.binlog_sync.values.columns import Column, Definition
 
+QUARANTINED_KEY = '"key"'
 URLS = ["jdbc:mariadb://h:1/", "jdbc:postgresql://h:1/d"]
 
 
@@ -205,8 +206,10 @@ def test_rows_of_a_range_that_were_not_read_again_become_tombstones(url: str) ->
     target = FakeTarget(url)
     barrier = RangeBarrier("a9", "shop", "t", "ID", 3, None, "a8", 2)
     mirror_of(target, Notes("shop.t"), id="int").drop_range(barrier)
-    kept, deleted = target.statements
+    kept, deleted, forgotten = target.statements
     where = """FROM "shop"."t" WHERE "metaq_seq" < ? AND "id" >= 3"""
     assert kept.endswith(f""", "metaq_id", 'a8' {where}""") and "tombstones" in kept
     assert deleted == f"DELETE {where}"
-    assert target.parameters == [("a8",), ("a8",)]
+    assert forgotten.startswith('DELETE FROM "metaq_mirror"."quarantine" WHERE "table_id" = ? AND "seq" < ?')
+    assert forgotten.endswith(f" AND {target.config.dialect.first_of_key(QUARANTINED_KEY)} >= 3")
+    assert target.parameters == [("a8",), ("a8",), (hashed("shop", "t"), "a8")]
