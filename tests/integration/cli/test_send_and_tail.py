@@ -160,6 +160,16 @@ def test_tail_selects(command: CommandLine, topic: str) -> None:
     assert rows[0].startswith("topic,broker,queue_id") and rows[1].startswith(f"{topic},broker-a,")
 
 
+def test_an_expression_that_the_broker_does_not_evaluate(start_metaq: Start) -> None:
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--data", "data")
+    served = start_metaq("serve", *ports, "--set", "enable_property_filter=false")
+    command = CommandLine(served.nameserver)
+    command.printed("topic", "create", "Plain", "--queues", "2")
+    for number in range(4):
+        command.printed("send", "Plain", f"m{number}", "--property", f"n={number}")
+    assert bodies(command, "Plain", "--sql", "n > 1") == ["m2", "m3"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
