@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from metaq._core import Record
+from metaq.admin import READ, WRITE, Admin
 from metaq.errors import MetaqError, explained
 from metaq.protocol.messages import ConsumerSendMsgBack
 from tests.support.broker_cluster import connected
@@ -155,6 +156,21 @@ def test_one_is_shown_and_all_are_exported(served: Metaq, group: str, tmp_path: 
     assert list(tmp_path.iterdir()) == [file]
     sent = run(served, "send", f"T_{group}", "--json-lines", str(file), "-o", "json")
     assert json.loads(sent.stdout)["sent"] == 3, "an export can be sent as it is"
+
+
+def test_letters_that_a_broker_refuses_are_tried_again_by_the_next_call(served: Metaq, group: str) -> None:
+    letters = listed(served, group)
+    with Admin(served.nameserver) as admin:
+        admin.topics.change(f"%RETRY%{group}", permission=READ)
+        refused = run(served, "dlq", "resend", group)
+        assert refused.returncode == 1
+        assert refused.stdout.endswith(f"0 dead letters of {group} sent again, 3 failed\n")
+        for letter in letters:
+            assert f"failed {letter['offset_id']}: " in refused.stdout
+        assert listed(served, group) == letters
+        admin.topics.change(f"%RETRY%{group}", permission=READ | WRITE)
+    assert run(served, "dlq", "resend", group).stdout.endswith(f"3 dead letters of {group} sent again\n")
+    assert len(retried(served, group)) == 3
 
 
 def test_groups_are_listed_with_counts(served: Metaq, group: str) -> None:

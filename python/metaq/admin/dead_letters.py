@@ -11,80 +11,27 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final
 
 from metaq._core import Record, decode_messages, decode_records
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.group_settings import require_group
-from metaq.admin.message_copies import HOST_BITS, SEND_TIMEOUT_S
 from metaq.admin.messages import messages_of
 from metaq.admin.offsets import Offsets
 from metaq.admin.queue_reading import QueueCursor, pull
 from metaq.admin.results import DeadLetter, DeadLetterCount, ResendOutcome
+from metaq.admin.stored_letters import StoredLetter, has_copy, send_letter
 from metaq.client.message import Message
-from metaq.client.producer.results import STATUSES
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError, NoRoute, NoSuchMessage, UsageError
 from metaq.protocol import names
 from metaq.protocol.bodies import TopicList
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.messages import QueryMessage, SendMessageV2, ViewMessageById
-from metaq.protocol.properties import (
-    CONSUME_STARTED_MS,
-    DEAD_LETTER_ERROR,
-    DEAD_LETTER_MESSAGE_ID,
-    DEAD_LETTER_REASON,
-    DEAD_LETTER_TOPIC,
-    DELAY_LEVEL,
-    RECONSUME_TIMES_MAX,
-    RESENT_LETTER,
-    RETRY_TOPIC,
-    UNIQUE_KEY,
-    encode_properties,
-)
+from metaq.protocol.messages import QueryMessage, ViewMessageById
 from metaq.protocol.routes import GetAllTopicListFromNameServer
 
 RATE: Final = 100.0
-COPIES_MAX: Final = 64
-"""How many messages with the same unique id are looked at: a message is retried 16 times by default."""
-_LAST_TRY: Final = frozenset(
-    {
-        DEAD_LETTER_TOPIC,
-        DEAD_LETTER_MESSAGE_ID,
-        DEAD_LETTER_REASON,
-        DEAD_LETTER_ERROR,
-        DELAY_LEVEL,
-        RECONSUME_TIMES_MAX,
-        CONSUME_STARTED_MS,
-    }
-)
-"""Properties that a message has from its last try, or because it was given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Letter:
-    """A dead letter as it is stored: a body that is compressed stays so when it is sent again."""
-
-    queue: Queue
-    message: Message
-    record: Record
-
-    @property
-    def public(self) -> DeadLetter:
-        properties = self.record.properties
-        return DeadLetter(
-            self.message,
-            self.origin,
-            reason=properties.get(DEAD_LETTER_REASON),
-            error_type=properties.get(DEAD_LETTER_ERROR),
-        )
-
-    @property
-    def origin(self) -> str:
-        properties = self.record.properties
-        return properties.get(RETRY_TOPIC) or properties.get(DEAD_LETTER_TOPIC) or ""
 
 
 class _Pace:
@@ -175,7 +122,7 @@ class DeadLetters:
         """Gives a group one of its dead letters again, by its id or its offset id. Raises NoSuchGroup and
         NoSuchMessage."""
         letter = await self._find(group, id)
-        await self._send(group, letter)
+        await send_letter(self._calls, group, letter)
         return letter.public
 
     # Inside
@@ -205,7 +152,7 @@ class DeadLetters:
         await require_group(self._calls, group)
         return ()
 
-    async def _stored(self, group: str, *, resent: bool) -> AsyncGenerator[tuple[_Letter, bool], None]:
+    async def _stored(self, group: str, *, resent: bool) -> AsyncGenerator[tuple[StoredLetter, bool], None]:
         """Yields letters, and whether each was sent again; with `resent` all letters, without that check."""
         for cursor in await self._cursors(group, resent=resent):
             async with aclosing(self._stored_in(group, cursor, checks=not resent)) as letters:
@@ -227,17 +174,17 @@ class DeadLetters:
 
     async def _stored_in(
         self, group: str, cursor: QueueCursor, *, checks: bool
-    ) -> AsyncGenerator[tuple[_Letter, bool], None]:
+    ) -> AsyncGenerator[tuple[StoredLetter, bool], None]:
         while cursor.next_offset < cursor.end_offset:
             before = cursor.next_offset
             body = await pull(self._calls, cursor)
             messages = decode_messages(body, cursor.queue, shows_first_topic=False)[0]
             letters = [
-                _Letter(cursor.queue, message, record)
+                StoredLetter(cursor.queue, message, record)
                 for message, record in zip(messages, decode_records(body), strict=True)
                 if record.queue_offset < cursor.end_offset
             ]
-            checked = [self._was_resent(group, letter) for letter in letters] if checks else []
+            checked = [has_copy(self._calls, group, letter) for letter in letters] if checks else []
             found = await asyncio.gather(*checked) or [False] * len(letters)
             for letter, was_resent in zip(letters, found, strict=True):
                 yield letter, was_resent
@@ -263,32 +210,14 @@ class DeadLetters:
                     if isinstance(error, Unreachable | NoRoute):
                         break
 
-    async def _send_or_fail(self, group: str, letter: _Letter) -> MetaqError | None:
+    async def _send_or_fail(self, group: str, letter: StoredLetter) -> MetaqError | None:
         try:
-            await self._send(group, letter)
+            await send_letter(self._calls, group, letter)
         except MetaqError as error:
             return error
         return None
 
-    async def _was_resent(self, group: str, letter: _Letter) -> bool:
-        """Returns whether the group's retry topic has a copy that was sent from this letter."""
-        unique_id = letter.record.properties.get(UNIQUE_KEY)
-        if unique_id is None:
-            return False
-        query = QueryMessage(
-            topic=names.retry_topic(group),
-            key=unique_id,
-            max_num=COPIES_MAX,
-            begin_timestamp=0,
-            end_timestamp=2**63 - 1,
-            unique_key=True,
-        )
-        codes = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
-        reply = await self._calls.ask(letter.queue.broker, query, accept=codes)
-        copies = [] if reply.code in codes else decode_records(reply.body)
-        return any(copy.properties.get(RESENT_LETTER) == letter.message.offset_id for copy in copies)
-
-    async def _find(self, group: str, id: str) -> _Letter:
+    async def _find(self, group: str, id: str) -> StoredLetter:
         topic = names.dead_letter_topic(group)
         brokers = sorted({queue.broker for queue in await self._queues(group)})
         by_id = QueryMessage(
@@ -313,28 +242,8 @@ class DeadLetters:
             for broker, (messages, records) in found.items():
                 for message, record in zip(messages, records, strict=True):
                     if record.topic == topic and id.upper() in (message.id.upper(), message.offset_id):
-                        return _Letter(Queue(topic, broker, record.queue_id), message, record)
+                        return StoredLetter(Queue(topic, broker, record.queue_id), message, record)
         raise NoSuchMessage(
             f"group {group} has no dead letter with the id {id}",
             hint=f"`metaq dlq list {group}` lists them",
-        )
-
-    async def _send(self, group: str, letter: _Letter) -> None:
-        """Sends through the group's retry topic, so that no other group gets it."""
-        record = letter.record
-        properties = {name: value for name, value in record.properties.items() if name not in _LAST_TRY}
-        properties[RETRY_TOPIC] = letter.origin
-        properties[RESENT_LETTER] = letter.message.offset_id
-        command = SendMessageV2(
-            producer_group=names.TOOLS_PRODUCER_GROUP,
-            topic=names.retry_topic(group),
-            sys_flag=record.system_flag & ~HOST_BITS,
-            born_timestamp=record.born_timestamp_ms,
-            flag=record.flag,
-            properties=encode_properties(properties),
-            broker_name=letter.queue.broker,
-        )
-        accepted = tuple(STATUSES)
-        await self._calls.change(
-            letter.queue.broker, command, record.body, accept=accepted, timeout_s=SEND_TIMEOUT_S
         )
