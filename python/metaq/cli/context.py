@@ -10,6 +10,7 @@ from metaq.cli.command_table import group_of_commands
 from metaq.cli.completions import complete_context
 from metaq.cli.flags import ClusterName, Output, RegisterAddress, Yes
 from metaq.cli.invocation import Format
+from metaq.cli.questions import confirm
 from metaq.errors import CommandError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def delete(name: Name, yes: Yes = False, output: Output = Format.table) -> None:
     contexts = read_contexts()
     _require(contexts, name)
     if not yes:
-        typer.confirm(f"Forget the context {name}?", abort=True, err=True)
+        confirm(f"Forget the context {name}?")
     del contexts.contexts[name]
     if contexts.current == name:
         contexts.current = None

@@ -10,6 +10,7 @@ from metaq.cli.connection import broker_groups, cluster_name, register_address
 from metaq.cli.formats import size
 from metaq.cli.invocation import Format
 from metaq.cli.output import print_json
+from metaq.cli.questions import confirm
 from metaq.errors import ConfigError
 from metaq.ha.register import open_register
 from metaq.ha.register_groups import RegisteredGroup, plan_force, read_group, write_forced
@@ -39,7 +40,7 @@ async def force_switch(
         for line in consequences(group, forced, seen):
             typer.echo(line, err=True)
         if not yes:
-            typer.confirm(f"Make node {target} the master of {name}?", abort=True, err=True)
+            confirm(f"Make node {target} the master of {name}?")
         await write_forced(opened, named, group, forced)
     finally:
         await opened.close()

@@ -18,6 +18,7 @@ from metaq.cli.flags import (
     topic_argument,
 )
 from metaq.cli.invocation import Format
+from metaq.cli.questions import confirm
 from metaq.errors import AlreadyExists, CommandError, NoSuchGroup
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def reset(
             return
         where = f"{counted(len(plan.queues), 'queue')} of {topic}"
         if not yes:
-            typer.confirm(f"Move {group} in {where}?", abort=True, err=True)
+            confirm(f"Move {group} in {where}?")
         done = admin.groups.apply(plan)
     if output is Format.table:
         typer.echo(f"{group} is moved in {where}")
@@ -300,7 +301,7 @@ def clone(
             return
         where = f"{counted(moved, 'queue')} of {', '.join(topics)}"
         if not yes:
-            typer.confirm(f"Move {target} in {where}?", abort=True, err=True)
+            confirm(f"Move {target} in {where}?")
         done = [admin.groups.clone(source, target, name) for name in topics]
     if output is Format.table:
         typer.echo(f"{target} is where {source} is, in {where}")
@@ -385,4 +386,4 @@ def _check_deletion(admin: Admin, group: str, *, force: bool, keeps_offsets: boo
             f"{some(topics)}; it has not consumed {waiting} yet"
         )
     if not yes:
-        typer.confirm(f"Delete {group}?", abort=True, err=True)
+        confirm(f"Delete {group}?")

@@ -12,6 +12,7 @@ from metaq.cli.completions import complete_group, complete_topic
 from metaq.cli.flags import NameServers, Output, Yes, topic_argument
 from metaq.cli.invocation import Format
 from metaq.cli.message_views import BodyForm
+from metaq.cli.questions import confirm
 from metaq.cli.trace import trace
 from metaq.errors import CommandError, NoSuchMessage, UsageError
 
@@ -142,7 +143,7 @@ def resend(
         )
         if not yes:
             note(line(message))
-            typer.confirm(f"Send this message again {receivers}?", abort=True, err=True)
+            confirm(f"Send this message again {receivers}?")
         copy = admin.messages.resend(message, group=group)
     queue = copy.queue
     record = {

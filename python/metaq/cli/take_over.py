@@ -8,6 +8,7 @@ import typer
 
 from metaq.cli.flags import Output
 from metaq.cli.invocation import Format
+from metaq.cli.questions import confirm
 
 if TYPE_CHECKING:
     from metaq.protocol.replication import GroupStatus, NodeStatus
@@ -60,7 +61,7 @@ async def _take_over(address: str, *, force: bool, yes: bool, output: Format) ->
             for line in consequences(before.name, master, own):
                 typer.echo(line, err=True)
             if not yes:
-                typer.confirm(f"Make {address} the master of {before.name}?", abort=True, err=True)
+                confirm(f"Make {address} the master of {before.name}?")
         try:
             await groups.take_over(address, force=force)
         except Refused as error:

@@ -9,6 +9,7 @@ import typer
 from metaq.cli.command_table import group_of_commands
 from metaq.cli.flags import BytesPerSecond, MessagesPerSecond, NameServers, Output, Yes, topic_argument
 from metaq.cli.invocation import Format
+from metaq.cli.questions import confirm
 from metaq.errors import AlreadyExists, CommandError, NoRoute
 
 if TYPE_CHECKING:
@@ -230,9 +231,7 @@ def _ask_before_queues_go(shown: Topic, queues: int, *, yes: bool) -> None:
         loss = ", without messages"
     note(f"{shown.name} would lose {counted(len(gone), 'queue')}{loss}")
     if not yes:
-        typer.confirm(
-            f"Reduce {shown.name} to {counted(queues, 'queue')} on each broker?", abort=True, err=True
-        )
+        confirm(f"Reduce {shown.name} to {counted(queues, 'queue')} on each broker?")
 
 
 @app.command()
@@ -281,4 +280,4 @@ def _ask_before_deletion(admin: Admin, topic: str) -> None:
         f"this deletes {counted(shown.messages, 'message')} in {counted(len(shown.queues), 'queue')} "
         f"on {where}{offsets}"
     )
-    typer.confirm(f"Delete {topic}?", abort=True, err=True)
+    confirm(f"Delete {topic}?")
