@@ -113,6 +113,8 @@ class TopicFigures:
     read_queues: int
     write_queues: int
     messages: int | None
+    size_bytes: int | None
+    """As stored, estimated from the ends of each queue; None if a broker does not tell."""
     first_stored_ms: int | None
     """When the oldest message was stored; None if there is none or a broker does not tell."""
     last_stored_ms: int | None

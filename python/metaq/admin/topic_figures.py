@@ -190,6 +190,8 @@ def _joined(kind: TopicKind, lines: Mapping[str, TopicLine]) -> TopicFigures:
     parts = list(lines.values())
     first = [line.first_stored_ms for line in parts if line.messages > 0]
     last = [line.last_stored_ms for line in parts if line.last_stored_ms is not None]
+    # An empty topic has no size to tell.
+    sizes = [line.size_bytes if line.messages else 0 for line in parts]
     known_first = [ms for ms in first if ms is not None]
     return TopicFigures(
         parts[0].name,
@@ -198,6 +200,7 @@ def _joined(kind: TopicKind, lines: Mapping[str, TopicLine]) -> TopicFigures:
         sum(line.read_queues for line in parts),
         sum(line.write_queues for line in parts),
         sum(line.messages for line in parts),
+        None if None in sizes else sum(size or 0 for size in sizes),
         min(known_first) if first and len(known_first) == len(first) else None,
         max(last) if last else None,
         total([line.in_per_second for line in parts]),

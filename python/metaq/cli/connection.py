@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DEFAULT = "127.0.0.1:9876"
 """The name server of a local `metaq serve`."""
+CLIENT_VARIABLES = frozenset({"METAQ_CONTEXT", "METAQ_CONTEXTS", "METAQ_CLIENT_DIRECTORY"})
+"""Variables that say nothing about name servers. Any other may be an option, or a misspelt one."""
 
 
 def context_in_use(name: str | None = None) -> tuple[str, Context] | None:
@@ -33,7 +35,7 @@ def name_servers(namesrv: str | None, *, context: str | None = None) -> str:
         return given
     if chosen := context_in_use(context):
         return chosen[1].namesrv
-    if "METAQ_CONFIG" not in os.environ and "METAQ_NAMESRV" not in os.environ:
+    if all(name in CLIENT_VARIABLES for name in os.environ if name.startswith("METAQ_")):
         return DEFAULT
     return _configured()
 
@@ -47,10 +49,13 @@ def credentials(servers: str) -> Credentials | None:
 
 
 def _configured() -> str:
+    from metaq.cli.output import note
     from metaq.config import load
     from metaq.config.kinds import join_endpoint
 
     config = load()
+    for text in config.notes:
+        note(text)
     addresses: tuple[str, ...] = config["namesrv"] or (join_endpoint(config["host"], config["namesrv_port"]),)
     return ";".join(addresses)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from metaq.admin import READ, WRITE, Topic, TopicFigures, TopicSettings
 from metaq.cli.attributes import attributes_text
-from metaq.cli.formats import UNKNOWN, moment, rate, some, span
+from metaq.cli.formats import UNKNOWN, moment, rate, size, some, span
 from metaq.cli.invocation import Format
 from metaq.cli.output import Column, print_json, print_one, print_rows
 from metaq.config.kinds import write_bytes
@@ -26,6 +26,7 @@ def list_columns() -> list[Column]:
         Column("name", "topic"),
         Column("queues", right=True),
         Column("messages", right=True),
+        Column("size_bytes", "size", size, right=True, is_optional=True),
         Column("in_per_second", "in", rate, right=True),
         Column("out_per_second", "out", rate, right=True),
         Column("first_stored_ms", "oldest", age, right=True),
@@ -39,6 +40,7 @@ def list_row(topic: TopicFigures) -> dict[str, Any]:
         "kind": topic.kind,
         "queues": max(topic.read_queues, topic.write_queues),
         "messages": topic.messages,
+        "size_bytes": topic.size_bytes,
         "in_per_second": topic.messages_in_per_second,
         "out_per_second": topic.messages_out_per_second,
         "first_stored_ms": topic.first_stored_ms,

@@ -23,6 +23,7 @@ class TopicLine(Body):
     write_queues: int = always(0)
     permission: int = always(0)
     messages: int = always(0)
+    size_bytes: int | None = None
     first_stored_ms: int | None = None
     last_stored_ms: int | None = None
     in_per_second: float | None = None

@@ -89,6 +89,11 @@ def test_a_misspelt_topic_is_suggested(metaq: Run) -> None:
     assert "did you mean Invoices?" in str(outcome.exception)
 
 
+def test_a_misspelt_variable_is_suggested(metaq: Run) -> None:
+    outcome = metaq("topic", "list", METAQ_NAMESVR=NOBODY)
+    assert "METAQ_NAMESVR is not a setting and is ignored (did you mean METAQ_NAMESRV?)" in outcome.stderr
+
+
 def test_contexts(served: Metaq, metaq: Run, tmp_path: Path) -> None:
     file = tmp_path / "contexts.toml"
     assert "There is no context" in metaq("context", "list").stdout

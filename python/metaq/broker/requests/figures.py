@@ -25,6 +25,9 @@ from metaq.protocol.figures import (
 QUEUES_MAX = 20_000
 """Queues that one page looks at, apart from those of its last topic or group."""
 
+SAMPLE_MESSAGES = 8
+"""Messages at each end of a queue whose sizes stand for all."""
+
 _Asked = TypeVar("_Asked")
 _Line = TypeVar("_Line")
 
@@ -73,6 +76,7 @@ class Figures:
             if first >= end:
                 continue
             line.messages += end - first
+            line.size_bytes = (line.size_bytes or 0) + self._size_bytes(name, queue_id, first, end)
             first_ms = store.store_time_ms(name, queue_id, first)
             last_ms = store.store_time_ms(name, queue_id, end - 1)
             if first_ms >= 0:
@@ -80,6 +84,14 @@ class Figures:
             if last_ms >= 0:
                 line.last_stored_ms = max(last_ms, line.last_stored_ms or last_ms)
         return line, queues
+
+    def _size_bytes(self, topic: str, queue_id: int, first: int, end: int) -> int:
+        """The size of a queue's messages as stored. A long queue is estimated from its two ends, because to
+        read all its entries could take seconds."""
+        store, count = self._parts.store, min(end - first, SAMPLE_MESSAGES)
+        ends = {first, max(first, end - count)}
+        sizes = [size for begin in ends for _, size, _ in store.queue_entries(topic, queue_id, begin, count)]
+        return round((end - first) * sum(sizes) / len(sizes)) if sizes else 0
 
     # Groups
 
