@@ -83,7 +83,7 @@ def test_memory_goes_back_within_a_minute_after_a_long_attack() -> None:
         process = Process()
         watched = process.watched()
         process.own, process.in_use = 100 + 5 * TRIM_BYTES, TRIM_BYTES
-        for _ in range(60):
+        for _ in range(70):
             await watched.look()
         process.in_use, process.free = 0, 5 * TRIM_BYTES
         looks = 0
