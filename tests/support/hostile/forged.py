@@ -141,7 +141,9 @@ def take_over_routes(target: Target) -> None:
         refuse_all(answers(names, [frame(UNREGISTER_BROKER, fields)]), "the end of a living broker")
         found = names.call(GET_ROUTE, {"topic": "TBW102"})
         if b"127.0.0.1:666" in found.body or target.broker.encode() not in found.body:
-            raise Deceived(f"the route of the broker was taken over: {found.body!r}")
+            raise Deceived(
+                f"the route of the broker was taken over: {found.code} {found.remark} {found.body!r}"
+            )
 
 
 def flood_registrations(target: Target) -> None:

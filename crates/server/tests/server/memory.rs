@@ -261,16 +261,24 @@ fn between_the_frames_of_one_connection_others_have_their_turn() {
     put_a_mebibyte(&plane);
     let (mut greedy, mut healthy) = (plane.connect(), plane.connect());
     let fields = but(pull_fields(0), &[("maxMsgBytes", "1048576"), ("maxMsgNums", "16")]);
-    // One read of the socket gets all of them.
-    let bytes = requests(&mut greedy, 100, PULL_MESSAGE, &fields);
-    assert!(bytes.len() < 64 * 1024);
-    greedy.write(&bytes);
-    while plane.counts().bytes_out < 100 * 1_000_000 {
-        let answer = healthy.ask(SEND_MESSAGE_V2, &but(send_fields(""), &[("e", "0")]), b"m");
-        assert_eq!(answer.code, 0);
-    }
-    let ends: BTreeSet<i64> = (0..100).map(|_| greedy.answer().number("maxOffset")).collect();
-    assert!(ends.len() > 5, "messages came between its pulls: {ends:?}");
+    // A busy machine may not let this thread run between two turns, so there are several rounds. Without turns no round
+    // could ever have a message between its pulls.
+    let most = (0..50)
+        .map(|_| {
+            let before = plane.counts().bytes_out;
+            // One read of the socket gets all of them.
+            let bytes = requests(&mut greedy, 100, PULL_MESSAGE, &fields);
+            assert!(bytes.len() < 64 * 1024);
+            greedy.write(&bytes);
+            while plane.counts().bytes_out < before + 100 * 1_000_000 {
+                let answer = healthy.ask(SEND_MESSAGE_V2, &but(send_fields(""), &[("e", "0")]), b"m");
+                assert_eq!(answer.code, 0);
+            }
+            let ends: BTreeSet<i64> = (0..100).map(|_| greedy.answer().number("maxOffset")).collect();
+            ends.len()
+        })
+        .find(|ends| *ends > 5);
+    assert!(most.is_some(), "messages came between its pulls");
 }
 
 #[test]
