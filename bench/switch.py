@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from bench.workloads import Outcome, Plan, say
 from metaq import MetaqError, aio
-from metaq.admin.broker_groups import BrokerGroups
-from metaq.cli.connection import broker_groups
+from metaq.admin.brokers.broker_groups import BrokerGroups
+from metaq.cli.reading.connection import broker_groups
 from metaq.dev.plan import CLUSTER
 from metaq.protocol.replication import GroupStatus
 from tests.support.dev_cluster import DevCluster

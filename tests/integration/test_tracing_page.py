@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from metaq.admin.otlp import CONVENTIONS_VERSION
-from metaq.admin.timelines import EventKind, GroupState
+from metaq.admin.traces.otlp import CONVENTIONS_VERSION
+from metaq.admin.traces.timelines import EventKind, GroupState
 from tests.support.metaq import Metaq
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tracing.md").read_text(encoding="utf-8")

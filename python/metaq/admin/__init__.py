@@ -1,18 +1,19 @@
 """The administration client: what an operator asks of a cluster and changes in it.
 
-`Admin` is for plain code and `metaq.admin.aio.Admin` for asyncio. Both have the same parts: `topics`,
-`groups`, `offsets`, `messages`, `dead_letters`, `traces`, `brokers` and `health`. Each part is a file of that
-name on asyncio; `sync.py` is the plain face over them. They send their requests through `calls.py`, which
-finds brokers, asks many at once and tries again. `results.py` has everything that is returned, `positions.py`
-the four kinds of positions, and `kinds.py` the names of the system.
+`Admin` is for plain code and `metaq.admin.aio.Admin` for asyncio. Both have the same parts, which work on
+asyncio; `sync.py` is the plain face over them:
 
-`queue_reading.py` reads topics with a `selection.py`, and `message_copies.py` sends stored messages again.
-`topic_figures.py` and `group_figures.py` collect what lists show, and `running_members.py` asks the clients
-of a group. `timelines.py` has the timeline of one message, `timeline_events.py` and `group_states.py` make
-it, and `otlp.py` writes it as OpenTelemetry spans. `health.py` collects the state of a cluster, with
-`apache_report.py` for Apache's brokers; `findings.py` and `consumption_findings.py` judge it.
-`support_documents.py` writes it down for a support bundle, and `redaction.py` removes secrets.
-`broker_groups.py`, which only commands use so far, looks at groups of brokers and orders switches.
+topics.py   `topics`; topic_figures.py collects the figures of all topics for lists
+offsets.py  `offsets`
+groups/     `groups`: consumer groups
+messages/   `messages` and `dead_letters`
+traces/     `traces`: the timeline of one message
+brokers/    `brokers`, connected clients and groups of brokers
+health/     `health`: what is wrong in a cluster, and documents for a support bundle
+
+The parts send their requests through `calls.py`, which finds brokers, asks many at once and tries again.
+`results.py` has everything that is returned, `positions.py` the four kinds of positions, `limits.py` the
+rates that brokers allow, `kinds.py` the names of the system and `versions.py` RocketMQ's versions.
 
 The command line, the Spark source and the pipelines use it. It works on MetaQ's brokers and on Apache's, and
 imports nothing of the servers, because Spark's processes load it. Its public surface is `__all__` here; a
@@ -21,7 +22,6 @@ test pins it. Users read docs/admin-client.md.
 
 from metaq.admin import aio
 from metaq.admin.limits import Rate
-from metaq.admin.otlp import spans
 from metaq.admin.positions import Position, parse_position
 from metaq.admin.results import (
     Bounds,
@@ -30,9 +30,9 @@ from metaq.admin.results import (
     BrokerFailure,
     BrokerFigures,
     BrokerHealth,
-    Client,
-    Clients,
     Cluster,
+    ConnectedClient,
+    ConnectedClients,
     DeadLetter,
     DeadLetterCount,
     Finding,
@@ -68,7 +68,8 @@ from metaq.admin.results import (
     TopicSettings,
 )
 from metaq.admin.sync import Admin
-from metaq.admin.timelines import Timeline, TimelineEvent, TimelineGroup
+from metaq.admin.traces.otlp import spans
+from metaq.admin.traces.timelines import Timeline, TimelineEvent, TimelineGroup
 from metaq.credentials import Credentials
 from metaq.protocol.bodies import READ, WRITE
 
@@ -82,9 +83,9 @@ __all__ = [
     "BrokerFailure",
     "BrokerFigures",
     "BrokerHealth",
-    "Client",
-    "Clients",
     "Cluster",
+    "ConnectedClient",
+    "ConnectedClients",
     "Credentials",
     "DeadLetter",
     "DeadLetterCount",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from metaq.admin.brokers import Brokers
+from metaq.admin.brokers.servers import Brokers
 from metaq.admin.calls import Calls
-from metaq.admin.dead_letters import DeadLetters
-from metaq.admin.groups import ConsumerGroups
-from metaq.admin.health import HealthChecks
-from metaq.admin.messages import Messages
+from metaq.admin.groups.consumer_groups import ConsumerGroups
+from metaq.admin.health.checks import HealthChecks
+from metaq.admin.messages.dead_letters import DeadLetters
+from metaq.admin.messages.stored_messages import Messages
 from metaq.admin.offsets import Offsets
 from metaq.admin.topics import Topics
-from metaq.admin.traces import Traces
+from metaq.admin.traces.message_traces import Traces
 from metaq.credentials import Credentials
 
 __all__ = ["Admin"]

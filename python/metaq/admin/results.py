@@ -491,7 +491,7 @@ class BrokerFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ConnectedClient:
     """A producer or a consumer of one group that is connected now."""
 
     kind: ClientKind
@@ -507,10 +507,10 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Clients:
+class ConnectedClients:
     """The clients that are connected to a cluster or to one broker."""
 
-    clients: tuple[Client, ...]
+    clients: tuple[ConnectedClient, ...]
     notes: tuple[str, ...] = ()
     """Parts that a broker cannot list."""
     failures: tuple[BrokerFailure, ...] = ()

@@ -8,18 +8,22 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Self, TypeVar, cast
 
-from metaq.admin import aio, brokers, dead_letters, groups, health, messages, offsets, topics, traces
-from metaq.admin.dead_letters import RATE
+from metaq.admin import aio, offsets, topics
+from metaq.admin.brokers import servers
+from metaq.admin.groups import consumer_groups
+from metaq.admin.health import checks
 from metaq.admin.limits import Rate
-from metaq.admin.messages import LIMIT
+from metaq.admin.messages import dead_letters, stored_messages
+from metaq.admin.messages.dead_letters import RATE
+from metaq.admin.messages.queue_reading import OnWait
+from metaq.admin.messages.stored_messages import LIMIT
 from metaq.admin.positions import Position
-from metaq.admin.queue_reading import OnWait
 from metaq.admin.results import (
     Bounds,
     BrokerConfiguration,
     BrokerFigures,
-    Clients,
     Cluster,
+    ConnectedClients,
     DeadLetter,
     DeadLetterCount,
     Group,
@@ -43,8 +47,9 @@ from metaq.admin.results import (
     TopicRoute,
     TopicSettings,
 )
-from metaq.admin.timelines import Timeline
 from metaq.admin.topic_figures import Advance
+from metaq.admin.traces import message_traces
+from metaq.admin.traces.timelines import Timeline
 from metaq.client.message import Message
 from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
@@ -175,7 +180,7 @@ class Topics:
 class ConsumerGroups:
     """Creates, changes, lists, shows, resets and deletes consumer groups."""
 
-    def __init__(self, portal: Portal, work: groups.ConsumerGroups) -> None:
+    def __init__(self, portal: Portal, work: consumer_groups.ConsumerGroups) -> None:
         self._portal = portal
         self._work = work
 
@@ -378,7 +383,7 @@ class Messages:
     """Finds messages by id, by key and by time, reads topics, and sends stored messages again. Nothing is
     consumed by it."""
 
-    def __init__(self, portal: Portal, work: messages.Messages) -> None:
+    def __init__(self, portal: Portal, work: stored_messages.Messages) -> None:
         self._portal = portal
         self._work = work
 
@@ -503,7 +508,7 @@ class DeadLetters:
 class Traces:
     """Tells what happened to one message. Nothing is consumed by it."""
 
-    def __init__(self, portal: Portal, work: traces.Traces) -> None:
+    def __init__(self, portal: Portal, work: message_traces.Traces) -> None:
         self._portal = portal
         self._work = work
 
@@ -520,7 +525,7 @@ class Brokers:
     """Describes and configures brokers. A broker is named by its name, which means its master, or by its
     address."""
 
-    def __init__(self, portal: Portal, work: brokers.Brokers) -> None:
+    def __init__(self, portal: Portal, work: servers.Brokers) -> None:
         self._portal = portal
         self._work = work
 
@@ -528,7 +533,7 @@ class Brokers:
         """Returns all name servers and brokers. One that does not answer has an `error`."""
         return self._portal.run(self._work.cluster)
 
-    def clients(self, broker: str | None = None) -> Clients:
+    def clients(self, broker: str | None = None) -> ConnectedClients:
         """Lists the producers and consumers that are connected to a broker, or to all. Raises NoRoute for a
         name that is not known."""
         return self._portal.run(self._work.clients, broker)
@@ -555,7 +560,7 @@ class Brokers:
 class HealthChecks:
     """Judges the health of a cluster."""
 
-    def __init__(self, portal: Portal, work: health.HealthChecks) -> None:
+    def __init__(self, portal: Portal, work: checks.HealthChecks) -> None:
         self._portal = portal
         self._work = work
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A module of this package, and the Typer app or function in it that is the command."""
+    """A module of `metaq.cli.commands`, and the Typer app or function in it that is the command."""
 
     module: str
     help: str
@@ -126,7 +126,7 @@ class RootCommands(CommandGroup):
 
 def load_command(name: str, entry: Entry) -> Any:
     """Imports a command and returns it as Typer's object."""
-    found = getattr(importlib.import_module(f"metaq.cli.{entry.module}"), entry.name_in_module)
+    found = getattr(importlib.import_module(f"metaq.cli.commands.{entry.module}"), entry.name_in_module)
     if isinstance(found, typer.Typer):
         command = typer.main.get_command(found)
     else:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from metaq.admin.broker_groups import BrokerGroups
+from metaq.admin.brokers.broker_groups import BrokerGroups
 from metaq.admin.calls import Calls
 from metaq.dev.plan import CLUSTER, Plan
 from metaq.errors import MetaqError

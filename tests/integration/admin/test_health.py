@@ -124,7 +124,7 @@ def test_clients_are_listed(cluster: Served, admin: Admin) -> None:
     ):
         producer.send(topic, b"x")
 
-        def listed() -> dict[tuple[str, str], metaq.admin.Client]:
+        def listed() -> dict[tuple[str, str], metaq.admin.ConnectedClient]:
             clients = admin.brokers.clients(BROKER).clients
             return {(one.kind, one.group): one for one in clients if group in one.group}
 

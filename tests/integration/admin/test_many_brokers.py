@@ -162,7 +162,7 @@ def test_figures_of_two_brokers_are_added_up_with_a_request_for_each(
 
 
 def test_large_tables_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaq.admin.group_settings.PAGE_GROUPS", 7)
+    monkeypatch.setattr("metaq.admin.groups.group_settings.PAGE_GROUPS", 7)
 
     async def scenario() -> None:
         async with started_nameserver() as nameserver:

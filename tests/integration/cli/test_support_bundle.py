@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from metaq.admin import support_documents
-from metaq.cli import bundle_command
+from metaq.admin.health import support_documents
+from metaq.cli.work import support_bundle
 from metaq.errors import CommandError
 from tests.support.metaq import Metaq
 from tests.support.processes import free_port
@@ -113,7 +113,7 @@ def test_a_bundle_of_a_cluster_that_is_down(metaq: Run, tmp_path: Path) -> None:
 
 def test_a_bundle_is_bounded(metaq: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(support_documents, "DOCUMENT_BYTES_MAX", 2_000)
-    monkeypatch.setattr(bundle_command, "BUNDLE_BYTES_MAX", 5_000)
+    monkeypatch.setattr(support_bundle, "BUNDLE_BYTES_MAX", 5_000)
     file = tmp_path / "bundle.tar.gz"
     record = json.loads(metaq("cluster", "support-bundle", str(file), "-o", "json").stdout)
     assert record["left_out"], "not everything fits"

@@ -15,8 +15,8 @@ from pathlib import Path
 from textual.widgets import DataTable, Static
 
 from metaq.admin import Admin
-from metaq.cli.snapshots import take_snapshot
-from metaq.cli.top_view import STALE, TopView
+from metaq.cli.work.snapshots import take_snapshot
+from metaq.cli.work.top_view import STALE, TopView
 from tests.integration.cli.conftest import Run
 from tests.support.metaq import COMMAND, Metaq
 

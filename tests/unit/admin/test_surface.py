@@ -10,32 +10,24 @@ import sys
 import pytest
 
 from metaq import admin
-from metaq.admin import (
-    aio,
-    brokers,
-    dead_letters,
-    groups,
-    health,
-    messages,
-    offsets,
-    results,
-    sync,
-    timelines,
-    topics,
-    traces,
-)
+from metaq.admin import aio, offsets, results, sync, topics
+from metaq.admin.brokers import servers
+from metaq.admin.groups import consumer_groups
+from metaq.admin.health import checks
+from metaq.admin.messages import dead_letters, stored_messages
+from metaq.admin.traces import message_traces, timelines
 from metaq.client.session.routes import Queue
 
 PAIRS = [
     (sync.Admin, aio.Admin),
     (sync.Topics, topics.Topics),
-    (sync.ConsumerGroups, groups.ConsumerGroups),
+    (sync.ConsumerGroups, consumer_groups.ConsumerGroups),
     (sync.Offsets, offsets.Offsets),
-    (sync.Messages, messages.Messages),
+    (sync.Messages, stored_messages.Messages),
     (sync.DeadLetters, dead_letters.DeadLetters),
-    (sync.Traces, traces.Traces),
-    (sync.Brokers, brokers.Brokers),
-    (sync.HealthChecks, health.HealthChecks),
+    (sync.Traces, message_traces.Traces),
+    (sync.Brokers, servers.Brokers),
+    (sync.HealthChecks, checks.HealthChecks),
 ]
 
 
@@ -50,9 +42,9 @@ def test_the_surface_is_pinned() -> None:
         "BrokerFailure",
         "BrokerFigures",
         "BrokerHealth",
-        "Client",
-        "Clients",
         "Cluster",
+        "ConnectedClient",
+        "ConnectedClients",
         "Credentials",
         "DeadLetter",
         "DeadLetterCount",

@@ -65,5 +65,6 @@ def test_a_start_loads_no_command() -> None:
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     names = set(loaded.stdout.split())
     assert "metaq.cli" in names
-    heavy = {"asyncio", "rich", "metaq._core", "metaq.admin", "metaq.config", "metaq.cli.serve", "msgspec"}
+    heavy = {"asyncio", "rich", "metaq._core", "metaq.admin", "metaq.config", "msgspec"}
     assert not heavy & names
+    assert not [name for name in names if name.startswith("metaq.cli.commands")]

@@ -1,0 +1,117 @@
+"""Judges how groups consume: backlogs, missing consumers, dead letters and conflicting subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+from typing import Final
+
+from metaq.admin.health.state import BrokerState, ClusterState
+from metaq.admin.results import Finding
+from metaq.protocol.health import Backlog
+
+NO_CONSUMER_MS_MIN: Final = 60_000
+"""A restart of all consumers of a group takes less."""
+SLOW_MS_MIN: Final = 600_000
+EXPIRING_RATIO: Final = 0.8
+"""Messages that wait for this part of the retention time are about to be lost."""
+
+
+def of_consumption(state: ClusterState) -> Iterator[Finding]:
+    """Yields a finding for each group and topic that needs attention."""
+    masters = [broker for broker in state.brokers if broker.error is None and broker.is_master]
+    yield from _of_backlogs(masters, state.now_ms)
+    yield from _of_dead_letters(masters)
+    seen = set()
+    for broker in masters:
+        for conflict in broker.report.conflicts if broker.report is not None else ():
+            if (conflict.group, conflict.topic) not in seen:
+                seen.add((conflict.group, conflict.topic))
+                filters = ", ".join(f"`{text}`" for text in conflict.wanted)
+                text = (
+                    f"The consumers of {conflict.group} subscribe to {conflict.topic} in different ways "
+                    f"({filters}), so they lose messages."
+                )
+                yield _of_group("subscription-conflict", conflict.group, text)
+    for broker in masters:
+        if broker.report is not None and not broker.report.is_complete:
+            text = f"{broker.label} has more groups that need attention than it lists here."
+            yield Finding("info", "groups-unknown", broker.name, text, "metaq group list")
+
+
+def _of_group(kind: str, group: str, text: str, since_ms: int | None = None) -> Finding:
+    return Finding("warning", kind, group, text, f"metaq group show {quote(group)}", since_ms)
+
+
+def _of_backlogs(masters: list[BrokerState], now_ms: int) -> Iterator[Finding]:
+    worst: dict[tuple[str, str], tuple[Backlog, int | None]] = {}
+    for broker in masters:
+        retention_ms = broker.report.retention_ms if broker.report is not None else None
+        for backlog in broker.backlogs:
+            key = (backlog.group, backlog.topic)
+            known = worst.get(key)
+            worst[key] = (_joined(known[0], backlog) if known else backlog, retention_ms)
+    for backlog, retention_ms in sorted(
+        worst.values(), key=lambda found: (found[0].waiting_ms or 0, found[0].messages), reverse=True
+    ):
+        finding = _of_backlog(backlog, retention_ms, now_ms)
+        if finding is not None:
+            yield finding
+
+
+def _joined(one: Backlog, other: Backlog) -> Backlog:
+    """The backlog on two brokers together. Consumers connect to all brokers."""
+    waits = [wait for wait in (one.waiting_ms, other.waiting_ms) if wait is not None]
+    members = [count for count in (one.members, other.members) if count is not None]
+    return Backlog(
+        one.group,
+        one.topic,
+        one.messages + other.messages,
+        max(waits, default=None),
+        max(members, default=None),
+    )
+
+
+def _of_backlog(backlog: Backlog, retention_ms: int | None, now_ms: int) -> Finding | None:
+    waiting_ms = backlog.waiting_ms
+    if waiting_ms is None:
+        if backlog.members == 0:
+            text = f"{_waits(backlog)}, and no consumer is connected."
+            return _of_group("no-consumers", backlog.group, text)
+        return None
+    since_ms = now_ms - waiting_ms
+    if retention_ms and waiting_ms >= retention_ms * EXPIRING_RATIO:
+        text = f"{_waits(backlog)} and will soon be deleted, unread, because of their age."
+        return _of_group("backlog-expires", backlog.group, text, since_ms)
+    if backlog.members == 0 and waiting_ms >= NO_CONSUMER_MS_MIN:
+        text = f"{_waits(backlog)}, and no consumer is connected."
+        return _of_group("no-consumers", backlog.group, text, since_ms)
+    if waiting_ms >= SLOW_MS_MIN:
+        text = f"{_waits(backlog)}, the oldest for {waiting_ms / 60_000:,.0f} minutes."
+        return _of_group("consumers-behind", backlog.group, text, since_ms)
+    return None
+
+
+def _waits(backlog: Backlog) -> str:
+    messages = "1 message waits" if backlog.messages == 1 else f"{backlog.messages:,} messages wait"
+    return f"{messages} for {backlog.group} in {backlog.topic}"
+
+
+def _of_dead_letters(masters: list[BrokerState]) -> Iterator[Finding]:
+    counts: dict[str, int] = {}
+    newest: dict[str, int] = {}
+    for broker in masters:
+        for letters in broker.dead_letters:
+            counts[letters.group] = counts.get(letters.group, 0) + letters.messages
+            if letters.newest_ms is not None:
+                newest[letters.group] = max(newest.get(letters.group, 0), letters.newest_ms)
+    for group, count in sorted(counts.items(), key=lambda item: -item[1]):
+        letters_text = "1 dead letter" if count == 1 else f"{count:,} dead letters"
+        yield Finding(
+            "warning",
+            "dead-letters",
+            group,
+            f"{group} has {letters_text}: messages that it has given up.",
+            f"metaq dlq list {quote(group)}",
+            newest.get(group),
+        )

@@ -1,0 +1,297 @@
+"""Judges what a health check has collected: one finding for each thing that is wrong or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Final
+
+from metaq.admin.health.consumption_findings import of_consumption
+from metaq.admin.health.state import BrokerState, ClusterState
+from metaq.admin.results import Finding, Severity
+from metaq.protocol.bodies import READ, WRITE
+from metaq.protocol.replication import GroupStatus, NodeStatus
+
+DISK_FULL_RATIO: Final = 0.90
+"""From here on brokers refuse messages, Apache's as well."""
+DISK_HIGH_RATIO: Final = 0.75
+"""From here on brokers delete the oldest files early."""
+CLOCK_SKEW_MS_MAX: Final = 2_000
+
+RANKS: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
+
+
+def judge(state: ClusterState) -> tuple[Finding, ...]:
+    """Returns the findings, the worst first. Findings of the same severity keep their order: name servers,
+    brokers, replication, then consumption."""
+    found = chain(
+        _of_name_servers(state),
+        _of_reachability(state),
+        _of_replication(state),
+        *(_of_broker(broker, state.now_ms) for broker in state.brokers),
+        _of_versions(state),
+        of_consumption(state),
+        _of_unknown(state),
+    )
+    return tuple(sorted(map(_printable, found), key=lambda finding: RANKS.index(finding.severity)))
+
+
+def _printable(finding: Finding) -> Finding:
+    """Filters and errors come from elsewhere. They must not be able to move a terminal's cursor."""
+    return replace(finding, text="".join(letter if letter.isprintable() else " " for letter in finding.text))
+
+
+def summarize(findings: tuple[Finding, ...], brokers: int) -> str:
+    """Returns the health in one sentence with its first reasons."""
+    critical = [finding.text for finding in findings if finding.severity == "critical"]
+    warnings = [finding.text for finding in findings if finding.severity == "warning"]
+    if critical:
+        return f"Unhealthy: {_first(critical)}"
+    healthy = f"Healthy: {brokers} broker answers" if brokers == 1 else f"Healthy: {brokers} brokers answer"
+    return f"{healthy}, but {_first(warnings)}" if warnings else f"{healthy}."
+
+
+def _first(texts: list[str]) -> str:
+    more = len(texts) - 2
+    shown = "; ".join(_inside(text) for text in texts[:2])
+    return f"{shown}; and {more} more." if more > 0 else f"{shown}."
+
+
+def _inside(text: str) -> str:
+    """A sentence within a sentence. Names keep their capitals."""
+    starts = text.partition(" ")[0] in ("The", "In", "No", "On")
+    return (text[0].lower() + text[1:] if starts else text).removesuffix(".")
+
+
+def _of_name_servers(state: ClusterState) -> Iterator[Finding]:
+    faults = [server for server in state.name_servers if server.error is not None]
+    for server in faults:
+        if server.address in state.mistaken:
+            right = state.mistaken[server.address]
+            command = f"metaq cluster status --namesrv '{right}'" if right else "metaq doctor"
+            text = f"{server.address} is a broker, not a name server"
+            hint = f"; its name servers are {right}" if right else ""
+            yield Finding("critical", "not-a-name-server", server.address, f"{text}{hint}.", command)
+        else:
+            is_last = len(faults) == len(state.name_servers)
+            yield Finding(
+                "critical" if is_last else "warning",
+                "name-server-unreachable",
+                server.address,
+                f"The name server {server.address} does not answer: {_reason(server.error)}.",
+                f"metaq nameserver --listen {server.address}",
+            )
+
+
+def _reason(error: str | None) -> str:
+    if "Connect call failed" in (error or ""):
+        return "it refuses the connection"
+    return (error or "unknown").split("; ")[0].removesuffix(".")
+
+
+def _of_reachability(state: ClusterState) -> Iterator[Finding]:
+    answered = [server for server in state.name_servers if server.error is None]
+    if not state.brokers and (answered or not state.name_servers):
+        yield Finding(
+            "critical",
+            "no-brokers",
+            answered[0].address if answered else "register",
+            "No broker is registered, so clients can neither send nor receive.",
+            f"metaq broker --namesrv {answered[0].address}" if answered else "metaq broker",
+        )
+    replicated = {node.address for group in state.groups if _is_replicated(group) for node in group.nodes}
+    with_master = {broker.name for broker in state.brokers if broker.is_master}
+    is_local = all(is_loopback(server.address) for server in state.name_servers)
+    for broker in state.brokers:
+        if broker.error is None:
+            continue
+        if is_loopback(broker.address) and not is_local:
+            yield Finding(
+                "critical",
+                "loopback-advertised",
+                broker.name,
+                f"{broker.label} is registered as {broker.address}, which no other machine can reach.",
+                f"metaq broker --name {broker.name} --set advertised_host=ADDRESS",
+            )
+        elif broker.address not in replicated:
+            servers = f" --namesrv '{';'.join(server.address for server in answered)}'" if answered else ""
+            yield Finding(
+                "critical",
+                "broker-unreachable",
+                broker.name,
+                f"{broker.label} does not answer at {broker.address}: {_reason(broker.error)}.",
+                f"metaq broker --name {broker.name}{servers}",
+            )
+    grouped = {group.name for group in state.groups}
+    for name in sorted({broker.name for broker in state.brokers} - with_master - grouped):
+        yield Finding(
+            "critical",
+            "no-master",
+            name,
+            f"{name} has no master, so it takes no messages.",
+            "metaq cluster status --wait-healthy",
+        )
+
+
+def _of_replication(state: ClusterState) -> Iterator[Finding]:
+    for note in state.notes:
+        yield Finding("warning", "register-record", "register", f"{note}.", "metaq cluster status")
+    for broker in state.brokers:
+        yield from _of_apache_replicas(state, broker)
+    for group in state.groups:
+        if not _is_replicated(group):
+            continue
+        master = group.node(group.master)
+        waiting = "metaq cluster status --wait-healthy"
+        if master is None:
+            text = f"{group.name} has no master, so it takes no messages."
+            yield Finding("critical", "no-master", group.name, text, waiting)
+        for node in group.nodes:
+            yield from _of_node(group, node, state.now_ms)
+        living = len(set(group.in_sync) - {node.id for node in group.nodes if node.state in _DEAD})
+        if master is not None and living < group.min_in_sync:
+            text = (
+                f"{group.name} takes no messages, unless it has replicas=async: {living} of at least "
+                f"{group.min_in_sync} nodes are in sync and answer."
+            )
+            yield Finding("critical", "too-few-in-sync", group.name, text, waiting)
+
+
+def _of_apache_replicas(state: ClusterState, broker: BrokerState) -> Iterator[Finding]:
+    """An Apache master calls a replica in sync that lacks less than 256 MiB."""
+    if broker.apache_replicas is None:
+        return
+    waiting = "metaq cluster status --wait-healthy"
+    registered = sum(other.name == broker.name and not other.is_master for other in state.brokers)
+    if len(broker.apache_replicas) < registered:
+        replicas = "1 replica" if registered == 1 else f"{registered} replicas"
+        copying = len(broker.apache_replicas)
+        text = f"{broker.name} has {replicas} registered, but {copying} connected to copy from it."
+        yield Finding("critical", "replica-not-connected", broker.name, text, waiting)
+    for replica in broker.apache_replicas:
+        if not replica.in_sync:
+            text = f"The replica of {broker.name} at {replica.addr} is {_size(max(replica.diff, 0))} behind."
+            yield Finding("critical", "replica-behind", broker.name, text, waiting)
+
+
+_DEAD: Final = ("gone", "failed")
+_WORDS: Final = {
+    "gone": "does not answer",
+    "failed": "has a disk that fails or hangs",
+    "catching up": "is catching up",
+    "waiting": "waits for a master to copy from",
+    "candidate": "wants to become master",
+    "leaving": "was drained and leaves",
+}
+
+
+def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Finding]:
+    if node.state == "in sync":
+        return
+    who = f"the master, node {node.id}," if node.id == group.master else f"node {node.id}"
+    lag = f", {_size(node.lag_bytes)} behind" if node.lag_bytes and node.state not in _DEAD else ""
+    where = f" at {node.address}" if node.state == "gone" and node.address else ""
+    yield Finding(
+        "info" if node.state == "leaving" else "critical",
+        f"node-{node.state.replace(' ', '-')}",
+        f"{group.name}/{node.id}",
+        f"In {group.name}, {who} {_WORDS[node.state]}{where}{lag}.",
+        f"metaq broker --name {group.name} --set id={node.id}"
+        if node.state == "gone"
+        else "metaq cluster status --wait-healthy",
+        None if node.lag_ms is None else now_ms - node.lag_ms,
+    )
+
+
+def _is_replicated(group: GroupStatus) -> bool:
+    return len(group.nodes) > 1
+
+
+def _size(number: int) -> str:
+    return f"{number / 1024:,.0f} KiB" if number < 10 * 1024**2 else f"{number / 1024**2:,.0f} MiB"
+
+
+def _of_broker(broker: BrokerState, now_ms: int) -> Iterator[Finding]:
+    if broker.error is not None:
+        return
+    show = f"metaq cluster config get {broker.address}"
+    for check in broker.report.checks if broker.report is not None else ():
+        if check.fault is not None:
+            text = f"{broker.label} is not {check.name}: {check.fault.removesuffix('.')}."
+            yield Finding("critical", f"not-{check.name}", broker.name, text, show)
+    ratio = broker.figures.disk_used_ratio if broker.figures is not None else None
+    if ratio is None:
+        text = f"{broker.label} does not report how full its disk is."
+        yield Finding("warning", "disk-unknown", broker.name, text, show)
+    elif ratio >= DISK_HIGH_RATIO:
+        is_full = ratio >= DISK_FULL_RATIO
+        effect = "it refuses messages" if is_full else "it deletes old messages early"
+        yield Finding(
+            "critical" if is_full else "warning",
+            "disk-full" if is_full else "disk-high",
+            broker.name,
+            f"The disk of {broker.label} is {ratio:.0%} full, so {effect}.",
+            "metaq topic list",
+        )
+    if broker.report is not None:
+        yield from _of_counters(broker)
+    skew = broker.clock_skew_ms
+    if skew is not None and abs(skew) > CLOCK_SKEW_MS_MAX:
+        text = (
+            f"The clock of {broker.label} is {abs(skew) / 1000:,.1f} s "
+            f"{'ahead of' if skew > 0 else 'behind'} the clock here."
+        )
+        yield Finding("warning", "clock-skew", broker.name, text, "timedatectl set-ntp true")
+
+
+def _of_counters(broker: BrokerState) -> Iterator[Finding]:
+    report = broker.report
+    assert report is not None
+    since_ms = broker.figures.started_ms if broker.figures is not None else None
+    if broker.is_master and report.permission is not None and not report.permission & WRITE:
+        text = f"{broker.label} takes no messages, because its permission is {report.permission}."
+        command = f"metaq cluster config set {broker.name} brokerPermission={READ | WRITE}"
+        yield Finding("critical", "not-permitted", broker.name, text, command)
+    if report.damaged_records:
+        text = f"{broker.label} found {report.damaged_records:,} damaged records in its store."
+        yield Finding(
+            "warning", "damaged-records", broker.name, text, "metaq cluster support-bundle", since_ms
+        )
+    if report.sends_over_limit:
+        text = (
+            f"{broker.label} has refused {report.sends_over_limit:,} messages "
+            "because producers exceeded the limits of their topics."
+        )
+        yield Finding("warning", "sends-over-limit", broker.name, text, "metaq topic list", since_ms)
+    if report.connections_cut:
+        text = f"{broker.label} has cut {report.connections_cut:,} connections that took too much memory."
+        command = f"metaq cluster connections {broker.name}"
+        yield Finding("warning", "connections-cut", broker.name, text, command, since_ms)
+    if report.limits_waiting:
+        text = f"On {broker.label}, {report.limits_waiting:,} requests wait for a limit of a topic or group."
+        yield Finding("info", "limits-waiting", broker.name, text, "metaq topic list")
+
+
+def _of_versions(state: ClusterState) -> Iterator[Finding]:
+    versions = {
+        f"MetaQ {broker.report.version}" if broker.report else f"RocketMQ {broker.figures.version}"
+        for broker in state.brokers
+        if broker.figures is not None and (broker.report or broker.figures.version)
+    }
+    if len(versions) > 1:
+        text = f"The brokers have different versions: {', '.join(sorted(versions))}."
+        yield Finding("info", "version-mix", "brokers", text, "metaq cluster status")
+
+
+def _of_unknown(state: ClusterState) -> Iterator[Finding]:
+    for broker in state.brokers:
+        if broker.error is None and broker.unknown:
+            text = f"{broker.label} does not report {', '.join(broker.unknown)}."
+            yield Finding("info", "facts-unknown", broker.name, text, "metaq group list")
+
+
+def is_loopback(address: str) -> bool:
+    """Returns whether only this machine can reach the address."""
+    host = address.rpartition(":")[0]
+    return host in ("localhost", "[::1]") or host.startswith("127.")

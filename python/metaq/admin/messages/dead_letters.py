@@ -1,0 +1,249 @@
+"""Dead letters, on asyncio: the messages that a group has given up.
+
+The group's committed offset on its dead-letter topic tells how far they were sent again. A letter behind it
+that was sent again alone is recognised by its copy, which names the letter. The key index of the group's
+retry topic finds the copy by the unique id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Final
+
+from metaq._core import Record, decode_messages, decode_records
+from metaq.admin.calls import Calls, in_parallel
+from metaq.admin.groups.group_settings import require_group
+from metaq.admin.messages.queue_reading import QueueCursor, pull
+from metaq.admin.messages.stored_letters import StoredLetter, has_copy, send_letter
+from metaq.admin.messages.stored_messages import messages_of
+from metaq.admin.offsets import Offsets
+from metaq.admin.results import DeadLetter, DeadLetterCount, ResendOutcome
+from metaq.client.message import Message
+from metaq.client.session.routes import Queue
+from metaq.errors import MetaqError, NoRoute, NoSuchMessage, UsageError
+from metaq.protocol import names
+from metaq.protocol.bodies import TopicList
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Unreachable
+from metaq.protocol.messages import QueryMessage, ViewMessageById
+from metaq.protocol.routes import GetAllTopicListFromNameServer
+
+RATE: Final = 100.0
+
+
+class _Pace:
+    """Spreads work evenly over time."""
+
+    def __init__(self, rate: float) -> None:
+        self._interval_s = 1 / rate
+        self._due_s = asyncio.get_running_loop().time()
+
+    async def wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(self._due_s - loop.time(), 0))
+        self._due_s = max(self._due_s, loop.time() - 1) + self._interval_s
+
+
+class DeadLetters:
+    """Counts and lists the dead letters of groups, and gives them to their group again."""
+
+    def __init__(self, calls: Calls, offsets: Offsets) -> None:
+        self._calls = calls
+        self._offsets = offsets
+
+    async def counts(self, groups: Iterable[str] | None = None) -> tuple[DeadLetterCount, ...]:
+        """Counts the dead letters of these groups, or of every group that has some. Each group needs a few
+        requests."""
+        if groups is not None:
+            return tuple((await in_parallel(groups, self._count)).values())
+        command = GetAllTopicListFromNameServer()
+        topics = TopicList.decode((await self._calls.ask_nameserver(command)).body).topic_list
+        prefix = names.DEAD_LETTER_PREFIX
+        known = sorted(topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix))
+        found = await in_parallel(known, self._count)
+        return tuple(count for count in found.values() if count.stored != 0)
+
+    async def list(self, group: str, *, resent: bool = False) -> AsyncGenerator[DeadLetter, None]:
+        """Yields the dead letters of a group that were not sent again yet; with `resent` all of them. Raises
+        NoSuchGroup."""
+        async with aclosing(self._stored(group, resent=resent)) as letters:
+            async for letter, was_resent in letters:
+                if resent or not was_resent:
+                    yield letter.public
+
+    async def find(self, group: str, id: str) -> DeadLetter:
+        """Finds a dead letter by its id or its offset id. Raises NoSuchGroup and NoSuchMessage."""
+        return (await self._find(group, id)).public
+
+    async def resend(self, group: str, *, rate: float = RATE) -> AsyncGenerator[DeadLetter, None]:
+        """Gives a group its dead letters again, `rate` a second, and yields each one after it was sent.
+
+        No other group gets them, and their tries are counted anew. If it is interrupted, the next call
+        continues from there. Raises NoSuchGroup.
+        """
+        async with aclosing(self.resend_each(group, rate=rate)) as outcomes:
+            async for outcome in outcomes:
+                if outcome.error is not None:
+                    raise outcome.error
+                assert outcome.letter is not None
+                yield outcome.letter
+
+    async def resend_each(
+        self, group: str, ids: Iterable[str] | None = None, *, rate: float = RATE
+    ) -> AsyncGenerator[ResendOutcome, None]:
+        """Gives a group its dead letters again, or those with these ids, and yields what became of each one.
+
+        A letter that a broker refuses does not keep the others back, and the next call tries it again. If a
+        broker does not answer, the rest of its queue waits for the next call. Raises NoSuchGroup.
+        """
+        if not rate > 0:
+            raise UsageError(f"the rate is {rate}", hint="it is a number of messages a second above 0")
+        pace = _Pace(rate)
+        if ids is None:
+            async with aclosing(self._resend_all(group, pace)) as outcomes:
+                async for outcome in outcomes:
+                    yield outcome
+            return
+        for id in ids:
+            try:
+                letter = await self._find(group, id)
+            except NoSuchMessage as error:
+                yield ResendOutcome(id, None, error)
+                continue
+            await pace.wait()
+            yield ResendOutcome(
+                letter.message.offset_id, letter.public, await self._send_or_fail(group, letter)
+            )
+
+    async def resend_one(self, group: str, id: str) -> DeadLetter:
+        """Gives a group one of its dead letters again, by its id or its offset id. Raises NoSuchGroup and
+        NoSuchMessage."""
+        letter = await self._find(group, id)
+        await send_letter(self._calls, group, letter)
+        return letter.public
+
+    # Inside
+
+    async def _count(self, group: str) -> DeadLetterCount:
+        try:
+            queues = tuple((await self._calls.route(names.dead_letter_topic(group))).readable)
+            bounds = await self._offsets.bounds(queues)
+            committed = await self._offsets.committed(group, queues)
+        except (Unreachable, NoRoute) as error:
+            if isinstance(error, NoRoute) and not error.retriable:
+                return DeadLetterCount(group, 0, 0)  # Its topic was deleted a moment ago.
+            return DeadLetterCount(group, None, None, str(error))
+        waiting = stored = 0
+        for queue, held in bounds.items():
+            stored += held.end - held.first
+            waiting += max(held.end - max(held.first, committed[queue] or 0), 0)
+        return DeadLetterCount(group, waiting, stored)
+
+    async def _queues(self, group: str) -> tuple[Queue, ...]:
+        """The queues of the group's dead letters. Raises NoSuchGroup if it has neither these nor settings."""
+        try:
+            return tuple((await self._calls.route(names.dead_letter_topic(group))).readable)
+        except NoRoute as error:
+            if error.retriable:
+                raise
+        await require_group(self._calls, group)
+        return ()
+
+    async def _stored(self, group: str, *, resent: bool) -> AsyncGenerator[tuple[StoredLetter, bool], None]:
+        """Yields letters, and whether each was sent again; with `resent` all letters, without that check."""
+        for cursor in await self._cursors(group, resent=resent):
+            async with aclosing(self._stored_in(group, cursor, checks=not resent)) as letters:
+                async for found in letters:
+                    yield found
+
+    async def _cursors(self, group: str, *, resent: bool) -> tuple[QueueCursor, ...]:
+        queues = await self._queues(group)
+        bounds = await self._offsets.bounds(queues)
+        committed = await self._offsets.committed(group, queues)
+        return tuple(
+            QueueCursor(
+                queue,
+                bounds[queue].first if resent else max(bounds[queue].first, committed[queue] or 0),
+                bounds[queue].end,
+            )
+            for queue in queues
+        )
+
+    async def _stored_in(
+        self, group: str, cursor: QueueCursor, *, checks: bool
+    ) -> AsyncGenerator[tuple[StoredLetter, bool], None]:
+        while cursor.next_offset < cursor.end_offset:
+            before = cursor.next_offset
+            body = await pull(self._calls, cursor)
+            messages = decode_messages(body, cursor.queue, shows_first_topic=False)[0]
+            letters = [
+                StoredLetter(cursor.queue, message, record)
+                for message, record in zip(messages, decode_records(body), strict=True)
+                if record.queue_offset < cursor.end_offset
+            ]
+            checked = [has_copy(self._calls, group, letter) for letter in letters] if checks else []
+            found = await asyncio.gather(*checked) or [False] * len(letters)
+            for letter, was_resent in zip(letters, found, strict=True):
+                yield letter, was_resent
+            if cursor.next_offset <= before:
+                break  # The queue has become shorter.
+
+    async def _resend_all(self, group: str, pace: _Pace) -> AsyncGenerator[ResendOutcome, None]:
+        for cursor in await self._cursors(group, resent=False):
+            # The group's offset stays before a letter that was not sent. Letters behind it that were sent are
+            # recognised by their copies.
+            is_whole = True
+            async with aclosing(self._stored_in(group, cursor, checks=True)) as letters:
+                async for letter, was_resent in letters:
+                    error = None
+                    if not was_resent:
+                        await pace.wait()
+                        error = await self._send_or_fail(group, letter)
+                        is_whole = is_whole and error is None
+                    if is_whole:
+                        await self._offsets.commit(group, {letter.queue: letter.record.queue_offset + 1})
+                    if not was_resent:
+                        yield ResendOutcome(letter.message.offset_id, letter.public, error)
+                    if isinstance(error, Unreachable | NoRoute):
+                        break
+
+    async def _send_or_fail(self, group: str, letter: StoredLetter) -> MetaqError | None:
+        try:
+            await send_letter(self._calls, group, letter)
+        except MetaqError as error:
+            return error
+        return None
+
+    async def _find(self, group: str, id: str) -> StoredLetter:
+        topic = names.dead_letter_topic(group)
+        brokers = sorted({queue.broker for queue in await self._queues(group)})
+        by_id = QueryMessage(
+            topic=topic, key=id, max_num=1, begin_timestamp=0, end_timestamp=2**63 - 1, unique_key=True
+        )
+        commands: list[ViewMessageById | QueryMessage] = [by_id]
+        # A unique id looks like an offset id, but its end may be larger than any offset.
+        if re.fullmatch("[0-9a-fA-F]{16}[0-7][0-9a-fA-F]{15}", id):
+            commands.insert(0, ViewMessageById(physical_offset=int(id[-16:], 16)))
+        codes = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
+        for command in commands:
+
+            async def one(
+                broker: str, command: ViewMessageById | QueryMessage = command
+            ) -> tuple[list[Message], list[Record]]:
+                reply = await self._calls.ask(broker, command, accept=codes)
+                if reply.code in codes:
+                    return [], []
+                return messages_of(broker, reply.body), decode_records(reply.body)
+
+            found, _ = await self._calls.from_each(brokers, one)
+            for broker, (messages, records) in found.items():
+                for message, record in zip(messages, records, strict=True):
+                    if record.topic == topic and id.upper() in (message.id.upper(), message.offset_id):
+                        return StoredLetter(Queue(topic, broker, record.queue_id), message, record)
+        raise NoSuchMessage(
+            f"group {group} has no dead letter with the id {id}",
+            hint=f"`metaq dlq list {group}` lists them",
+        )

@@ -1,0 +1,97 @@
+"""metaq cluster switch --force: says what may be lost, asks, and replaces the record in the register."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from metaq.cli.invocation import Format
+from metaq.cli.printing.formats import size
+from metaq.cli.printing.output import print_json
+from metaq.cli.reading.connection import broker_groups, cluster_name, register_address
+from metaq.cli.reading.questions import confirm
+from metaq.errors import ConfigError
+from metaq.ha.register import open_register
+from metaq.ha.register_groups import RegisteredGroup, plan_force, read_group, write_forced
+
+if TYPE_CHECKING:
+    from metaq.ha.decisions.forced import Forced
+    from metaq.protocol.replication import GroupStatus
+
+
+async def force_switch(
+    name: str, target: int, register: str | None, cluster: str | None, *, yes: bool, output: Format
+) -> None:
+    """Makes a node master without asking the others. Raises CommandError or RegisterUnavailable."""
+    address = register_address(register)
+    if address is None:
+        raise ConfigError(
+            "--force needs --register, because it replaces the record of the group there",
+            hint="add --register etcd://host:2379,… or set METAQ_REGISTER",
+        )
+    opened = open_register(address)
+    try:
+        named = cluster_name(cluster)
+        group = await read_group(opened, named, name)
+        forced = plan_force(group, target)
+        async with broker_groups(address, None, cluster) as groups:
+            seen = await groups.group(name)
+        for line in consequences(group, forced, seen):
+            typer.echo(line, err=True)
+        if not yes:
+            confirm(f"Make node {target} the master of {name}?")
+        await write_forced(opened, named, group, forced)
+    finally:
+        await opened.close()
+    if output is Format.json:
+        print_json({"name": name, "epoch": forced.record.epoch, "to": target, "forced": True})
+    else:
+        typer.echo(f"node {target} is named as master of {name} (epoch {forced.record.epoch})")
+        typer.echo("It becomes master within seconds if it runs; `metaq cluster status` shows it.")
+
+
+def consequences(group: RegisteredGroup, forced: Forced, seen: GroupStatus) -> list[str]:
+    """Returns what the operator must know before the record is replaced."""
+    record, target = forced.record, forced.record.master
+    lines: list[str] = []
+    master = seen.node(seen.master)
+    if master is not None and master.state != "gone" and master.id != target:
+        lines.append(
+            f"Node {master.id} is master of {group.name} and answers. Without --force, it hands over without "
+            "losses."
+        )
+    chosen = seen.node(target)
+    if chosen is None or chosen.state in ("gone", "failed"):
+        state = "unknown" if chosen is None else chosen.state
+        lines.append(f"Node {target} is {state}: {group.name} has no master until it runs.")
+    if forced.is_in_sync:
+        lines.append(f"Node {target} is in the in-sync set: no acknowledged message is lost.")
+    else:
+        lines.append(
+            f"Node {target} is not in the in-sync set: messages that were acknowledged since it left the set "
+            "ARE LOST, with the offsets, topics and transactions of that time."
+        )
+        lines.append(_known_loss(group, forced))
+    lines.append(
+        f"All other nodes leave the in-sync set. When they come back, they cut from their logs whatever node "
+        f"{target} does not have, and keep a copy of it aside."
+    )
+    if record.min_in_sync > 1:
+        lines.append(
+            f"{group.name} takes no messages until {record.min_in_sync} nodes are in sync (min_in_sync)."
+        )
+    return lines
+
+
+def _known_loss(group: RegisteredGroup, forced: Forced) -> str:
+    if not forced.bytes_lost_max:
+        return (
+            "No other node has reported a longer log, but the last messages before a failure are not in the "
+            "reports."
+        )
+    longest = max(group.beats.values(), key=lambda beat: beat.flushed_end)
+    return (
+        f"Node {longest.id} reported a log that is {size(forced.bytes_lost_max)} longer. More may be "
+        "missing: a report is up to a second older than the failure."
+    )

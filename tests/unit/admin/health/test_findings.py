@@ -1,0 +1,238 @@
+"""The judgement of a cluster's health: each fault is a finding, and nothing unknown passes for healthy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from metaq.admin.health.findings import judge, summarize
+from metaq.admin.health.state import BrokerState, ClusterState
+from metaq.admin.results import BrokerFigures, NameServer
+from metaq.protocol.bodies import HaReplica
+from metaq.protocol.health import (
+    Backlog,
+    BrokerReport,
+    CheckReport,
+    Conflict,
+    DeadLetterCount,
+)
+from metaq.protocol.replication import GroupStatus, NodeStatus
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+FIGURES = BrokerFigures("h:1", "5.5.0", NOW_MS - HOUR_MS, 0, 0, 0.0, 0.0, 0.5, None)
+REPORT = BrokerReport(
+    version="0.1.0",
+    now_ms=NOW_MS,
+    checks=(CheckReport("registered"), CheckReport("writable")),
+    retention_ms=72 * HOUR_MS,
+    permission=6,
+)
+BROKER = BrokerState("broker-a", "C", 0, "h:1", kind="metaq", figures=FIGURES, report=REPORT)
+HEALTHY = ClusterState(NOW_MS, (NameServer("n:1"),), brokers=(BROKER,))
+
+
+def kinds(state: ClusterState) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.kind) for finding in judge(state)]
+
+
+def with_broker(**changes: object) -> ClusterState:
+    return replace(HEALTHY, brokers=(replace(BROKER, **changes),))  # type: ignore[arg-type]
+
+
+def test_a_healthy_cluster_has_no_findings() -> None:
+    assert judge(HEALTHY) == ()
+    assert summarize((), 1) == "Healthy: 1 broker answers."
+    assert summarize((), 3) == "Healthy: 3 brokers answer."
+
+
+def test_every_finding_has_a_sentence_and_a_command() -> None:
+    report = BrokerReport(
+        version="0.2.0",
+        now_ms=NOW_MS,
+        checks=(CheckReport("writable", "the disk is full."),),
+        permission=4,
+        damaged_records=2,
+        sends_over_limit=3,
+        limits_waiting=4,
+        connections_cut=5,
+        conflicts=(Conflict("g", "T", ("*", "a")),),
+        is_complete=False,
+    )
+    ill = replace(
+        BROKER,
+        report=report,
+        figures=replace(FIGURES, disk_used_ratio=0.95),
+        clock_skew_ms=-5_000,
+        backlogs=(Backlog("g", "T", 1, 90 * 60_000, 1),),
+        dead_letters=(DeadLetterCount("g", 1, NOW_MS),),
+        unknown=("something",),
+    )
+    gone = BrokerState("broker-b", "C", 0, "h:2", error="h:2: no route to host; is it up?")
+    servers = (NameServer("n:1"), NameServer("n:2", "n:2: Connect call failed ('n', 2)"))
+    found = judge(replace(HEALTHY, name_servers=servers, brokers=(ill, gone)))
+    assert [finding.severity for finding in found] == sorted(
+        (finding.severity for finding in found), key=["critical", "warning", "info"].index
+    )
+    assert {finding.kind for finding in found} == {
+        *("name-server-unreachable", "broker-unreachable", "not-writable", "not-permitted", "disk-full"),
+        *("damaged-records", "sends-over-limit", "limits-waiting", "connections-cut", "clock-skew"),
+        *("subscription-conflict", "consumers-behind", "dead-letters", "groups-unknown", "facts-unknown"),
+    }
+    for finding in found:
+        assert finding.text.endswith(".") and finding.text.count(". ") == 0 and finding.subject, finding
+        assert finding.command.split()[0] in ("metaq", "timedatectl"), finding
+    assert "h:2: no route to host." in next(f.text for f in found if f.kind == "broker-unreachable")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [(0.5, []), (0.8, [("warning", "disk-high")]), (0.9, [("critical", "disk-full")])],
+)
+def test_disks(ratio: float, expected: list[tuple[str, str]]) -> None:
+    assert kinds(with_broker(figures=replace(FIGURES, disk_used_ratio=ratio))) == expected
+
+
+def test_an_unknown_disk_is_not_an_empty_one() -> None:
+    assert kinds(with_broker(figures=replace(FIGURES, disk_used_ratio=None))) == [("warning", "disk-unknown")]
+
+
+def test_name_servers() -> None:
+    down = NameServer("n:1", "down")
+    one_of_two = replace(HEALTHY, name_servers=(down, NameServer("n:2")))
+    assert kinds(one_of_two) == [("warning", "name-server-unreachable")]
+    none = ClusterState(NOW_MS, (down,))
+    assert kinds(none) == [("critical", "name-server-unreachable")], "no broker is blamed"
+    assert kinds(ClusterState(NOW_MS, (NameServer("n:1"),))) == [("critical", "no-brokers")]
+    mistaken = judge(ClusterState(NOW_MS, (NameServer("h:1", "code 3"),), {"h:1": "n:1"}))
+    assert [finding.text for finding in mistaken] == [
+        "h:1 is a broker, not a name server; its name servers are n:1."
+    ]
+    assert mistaken[0].command == "metaq cluster status --namesrv 'n:1'"
+
+
+def test_a_broker_that_advertises_loopback_to_other_machines() -> None:
+    gone = BrokerState("broker-b", "C", 0, "127.0.0.1:10911", error="refused")
+    far = replace(HEALTHY, name_servers=(NameServer("10.0.0.1:9876"),), brokers=(gone,))
+    assert kinds(far) == [("critical", "loopback-advertised")]
+    near = replace(HEALTHY, name_servers=(NameServer("127.0.0.1:9876"),), brokers=(gone,))
+    assert kinds(near) == [("critical", "broker-unreachable")]
+
+
+def test_a_broker_without_a_master() -> None:
+    replica = replace(BROKER, id=1)
+    assert kinds(replace(HEALTHY, brokers=(replica,))) == [("critical", "no-master")]
+
+
+def node(number: int, state: str, **fields: int) -> NodeStatus:
+    return NodeStatus(number, f"h:{number}", "master" if number == 1 else "replica", state, **fields)  # type: ignore[arg-type]
+
+
+def group(*nodes: NodeStatus, in_sync: tuple[int, ...] = (1, 2), master: int = 1) -> ClusterState:
+    status = GroupStatus("broker-a", 7, master, 2, in_sync, nodes)
+    return replace(HEALTHY, groups=(status,))
+
+
+def test_replicas_that_are_not_in_sync() -> None:
+    assert judge(group(node(1, "in sync"), node(2, "in sync"))) == ()
+    [behind] = judge(
+        group(
+            node(1, "in sync"),
+            node(2, "in sync"),
+            node(3, "catching up", lag_bytes=20 * 1024**2, lag_ms=2_000),
+        )
+    )
+    assert (behind.severity, behind.since_ms) == ("critical", NOW_MS - 2_000)
+    assert behind.text == "In broker-a, node 3 is catching up, 20 MiB behind."
+    short = judge(group(node(1, "in sync"), node(2, "gone")))
+    assert [finding.kind for finding in short] == ["node-gone", "too-few-in-sync"]
+    assert "takes no messages, unless it has replicas=async: 1 of at least 2 nodes" in short[1].text
+    assert "In broker-a, the master, node 1, does not answer at h:1." in [
+        finding.text for finding in judge(group(node(1, "gone"), node(2, "in sync")))
+    ]
+    assert "no-master" in [f.kind for f in judge(group(node(1, "waiting"), node(2, "waiting"), master=0))]
+    assert kinds(group(node(1, "in sync"), node(2, "in sync"), node(3, "leaving"))) == [
+        ("info", "node-leaving")
+    ]
+
+
+def test_replicas_of_an_apache_master() -> None:
+    near, far = HaReplica(addr="h:2", in_sync=True), HaReplica(addr="h:3", diff=300 * 1024**2)
+    apache = replace(BROKER, kind="rocketmq", report=None)
+    replicas = [replace(apache, id=number, address=f"h:{number}") for number in (1, 2)]
+
+    def kinds_of(*connected: HaReplica) -> list[str]:
+        brokers = (replace(apache, apache_replicas=connected), *replicas)
+        return [finding.kind for finding in judge(replace(HEALTHY, brokers=brokers))]
+
+    assert kinds_of(near, near) == []
+    assert kinds_of(near, far) == ["replica-behind"]
+    assert kinds_of(near) == ["replica-not-connected"]
+
+
+def test_a_node_of_a_group_is_reported_once() -> None:
+    state = group(node(1, "in sync"), node(2, "gone"), in_sync=(1, 3))
+    gone = BrokerState("broker-a", "C", 2, "h:2", error="refused")
+    found = judge(replace(state, brokers=(BROKER, gone)))
+    assert [finding.kind for finding in found] == ["node-gone"]
+
+
+@pytest.mark.parametrize(
+    ("backlog", "kind"),
+    [
+        (Backlog("g", "T", 5, 30_000, 0), None),
+        (Backlog("g", "T", 5, 61_000, 0), "no-consumers"),
+        (Backlog("g", "T", 5, None, 0), "no-consumers"),
+        (Backlog("g", "T", 5, 61_000, 1), None),
+        (Backlog("g", "T", 5, 11 * 60_000, 1), "consumers-behind"),
+        (Backlog("g", "T", 5, 60 * HOUR_MS, 1), "backlog-expires"),
+    ],
+)
+def test_backlogs(backlog: Backlog, kind: str | None) -> None:
+    found = judge(with_broker(backlogs=(backlog,)))
+    assert [finding.kind for finding in found] == ([kind] if kind else [])
+    for finding in found:
+        assert finding.command == "metaq group show g" and finding.severity == "warning"
+
+
+def test_the_same_group_on_two_brokers_is_one_finding() -> None:
+    one = replace(
+        BROKER, backlogs=(Backlog("g", "T", 5, 700_000, 0),), dead_letters=(DeadLetterCount("g", 2, 7),)
+    )
+    two = replace(
+        one,
+        name="b",
+        backlogs=(Backlog("g", "T", 6, 900_000, 0),),
+        dead_letters=(DeadLetterCount("g", 3, 9),),
+    )
+    waiting, letters = judge(replace(HEALTHY, brokers=(one, two)))
+    assert waiting.text == "11 messages wait for g in T, and no consumer is connected."
+    assert waiting.since_ms == NOW_MS - 900_000
+    assert letters.text == "g has 5 dead letters: messages that it has given up."
+    assert (letters.command, letters.since_ms) == ("metaq dlq list g", 9)
+
+
+def test_texts_of_others_do_not_reach_the_terminal_as_they_are() -> None:
+    report = BrokerReport("0.1.0", NOW_MS, conflicts=(Conflict("g", "T", ("\x1b[2J", "*")),))
+    [finding] = judge(with_broker(report=report))
+    assert "\x1b" not in finding.text and "[2J" in finding.text
+
+
+def test_different_versions() -> None:
+    newer = replace(BROKER, name="b", report=BrokerReport("0.2.0", NOW_MS))
+    apache = replace(BROKER, name="c", kind="rocketmq", report=None)
+    [finding] = judge(replace(HEALTHY, brokers=(BROKER, newer, apache)))
+    assert finding.text == "The brokers have different versions: MetaQ 0.1.0, MetaQ 0.2.0, RocketMQ 5.5.0."
+
+
+def test_the_summary_names_the_first_reasons() -> None:
+    gone = [BrokerState(f"b{number}", "C", 0, f"h:{number}", error="away") for number in range(4)]
+    found = judge(replace(HEALTHY, brokers=tuple(gone)))
+    assert summarize(found, 0) == (
+        "Unhealthy: b0 does not answer at h:0: away; b1 does not answer at h:1: away; and 2 more."
+    )
+    warned = judge(with_broker(figures=replace(FIGURES, disk_used_ratio=0.8)))
+    assert summarize(warned, 1) == (
+        "Healthy: 1 broker answers, but the disk of broker-a is 80% full, so it deletes old messages early."
+    )

@@ -1,0 +1,74 @@
+"""Lists and single things in each form."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from metaq.cli.invocation import Format
+from metaq.cli.printing.formats import size
+from metaq.cli.printing.output import Column, Rows, print_one, print_rows
+
+COLUMNS = (
+    Column("name"),
+    Column("lag", right=True),
+    Column("bytes", "size", show=size, right=True, is_optional=True),
+)
+ROWS = [
+    {"name": "a,b", "lag": 1200, "bytes": 2048, "tags": ["x"]},
+    {"name": "[red]c", "lag": None, "bytes": None, "tags": []},
+]
+
+
+def printed(capsys: pytest.CaptureFixture[str], output: Format, rows: list[dict[str, object]]) -> str:
+    print_rows(output, rows, COLUMNS, empty="There is nothing.")
+    return capsys.readouterr().out
+
+
+def test_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(printed(capsys, Format.json, ROWS)) == ROWS
+    assert printed(capsys, Format.csv, ROWS).splitlines() == [
+        "name,lag,bytes,tags",
+        '"a,b",1200,2048,"[""x""]"',
+        "[red]c,,,[]",
+    ]
+    lines = [line.split() for line in printed(capsys, Format.table, ROWS).splitlines()]
+    assert lines == [["name", "lag", "size"], ["a,b", "1,200", "2.0", "KiB"], ["[red]c", "–", "–"]]
+
+
+def test_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, Format.json, []) == "[]\n"
+    assert printed(capsys, Format.csv, []) == "name,lag,bytes\n"
+    assert printed(capsys, Format.table, []) == "There is nothing.\n"
+
+
+def test_one_thing(capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = []
+    for output in Format:
+        print_one(output, {"topic": "a", "queues": [1, 2]}, "a has 2 queues")
+        outputs.append(capsys.readouterr().out)
+    assert outputs == ["a has 2 queues\n", '{"topic":"a","queues":[1,2]}\n', 'topic,queues\na,"[1,2]"\n']
+
+
+def test_rows_that_come_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for output, expected in (
+        (Format.table, "<1>\n<2>\n"),
+        (Format.json, '{"n":1}\n{"n":2}\n'),
+        (Format.csv, "n\n1\n2\n"),
+    ):
+        rows = Rows(output, ["n"], lambda number: f"<{number}>")
+        for number in (1, 2):
+            rows.print(number, lambda number=number: {"n": number})  # type: ignore[misc]
+        assert capsys.readouterr().out == expected
+
+
+def test_a_narrow_terminal_leaves_optional_columns_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "18")
+    print_rows(Format.table, ROWS, COLUMNS, empty="")
+    shown = capsys.readouterr()
+    assert "lag" in shown.out and "size" not in shown.out
+    assert shown.err == "metaq: the terminal is too narrow for: size (-o csv has everything)\n"
