@@ -8,7 +8,7 @@ from typing import Any
 
 from metaq.admin import READ, WRITE, Topic, TopicFigures, TopicSettings
 from metaq.cli.invocation import Format
-from metaq.cli.printing.formats import UNKNOWN, attributes_text, moment, rate, some, span
+from metaq.cli.printing.formats import UNKNOWN, attributes_text, moment, rate, size, some, span
 from metaq.cli.printing.output import Column, print_json, print_one, print_rows
 from metaq.config.kinds import write_bytes
 from metaq.counts import counted

@@ -49,7 +49,7 @@ def credentials(servers: str) -> Credentials | None:
 
 
 def _configured() -> str:
-    from metaq.cli.output import note
+    from metaq.cli.printing.output import note
     from metaq.config import load
     from metaq.config.kinds import join_endpoint
 

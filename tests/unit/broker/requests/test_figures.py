@@ -56,6 +56,14 @@ class FakeStore:
         first, end = self.queues.get((topic, queue_id), (0, 0))
         return NOW_MS - 1_000 * (100 - queue_offset) if first <= queue_offset < end else -1
 
+    def queue_entries(
+        self, topic: str, queue_id: int, queue_offset: int, count_max: int
+    ) -> list[tuple[int, int, int]]:
+        """A message has as many bytes as its offset says."""
+        first, end = self.queues.get((topic, queue_id), (0, 0))
+        found = range(max(first, queue_offset), min(end, queue_offset + count_max))
+        return [(0, offset, 0) for offset in found]
+
 
 class FakeStatistics:
     known: Rates | None = None
@@ -116,6 +124,8 @@ def test_a_topic_with_messages_and_one_without(desk: Desk, request_with: Any) ->
         write_queues=2,
         permission=6,
         messages=25,
+        # The twenty messages of queue 0 are estimated from eight at each end, the five of queue 1 are counted.
+        size_bytes=round(20 * (sum(range(10, 18)) + sum(range(22, 30))) / 16) + sum(range(20, 25)),
         first_stored_ms=NOW_MS - 90_000,
         last_stored_ms=NOW_MS - 71_000,
     )
