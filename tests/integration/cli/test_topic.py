@@ -64,6 +64,7 @@ def test_the_list_has_figures_and_hides_what_is_not_the_users(served: Metaq, com
     assert began_ms - 1 <= stored[0] <= stored[1] <= time.time() * 1000 + 1
     # The broker knows rates after ten seconds.
     del row["in_per_second"], row["out_per_second"]
+    assert 3 * 100 < row.pop("size_bytes") < 3 * 400
     assert row == {"name": "Listed", "kind": "normal", "queues": 2, "messages": 3, "brokers": ["broker-a"]}
     assert ["Listed", "2", "3"] in [line[:3] for line in cells(command.printed("topic", "list"))]
     names = {row["name"] for row in command.document("topic", "list")}

@@ -124,7 +124,7 @@ def test_a_topic_with_messages_and_one_without(desk: Desk, request_with: Any) ->
         write_queues=2,
         permission=6,
         messages=25,
-        # The twenty messages of queue 0 are estimated from eight at each end, the five of queue 1 are counted.
+        # The messages of queue 0 are estimated from eight at each end, the five of queue 1 are counted.
         size_bytes=round(20 * (sum(range(10, 18)) + sum(range(22, 30))) / 16) + sum(range(20, 25)),
         first_stored_ms=NOW_MS - 90_000,
         last_stored_ms=NOW_MS - 71_000,
