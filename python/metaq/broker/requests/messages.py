@@ -9,7 +9,7 @@ from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.functions.call import Call
 from metaq.broker.requests.send_back import ensure_dead_letters
-from metaq.broker.state.broker_own import check_topic, viewable_record
+from metaq.broker.state.broker_own import check_topic, check_viewable_topic, viewable_record
 from metaq.broker.state.filters import Filters, carried_key
 from metaq.broker.state.groups import Groups, check_dead_letters, missing_group
 from metaq.broker.state.topics import Topics
@@ -164,7 +164,9 @@ class Messages:
                 ResponseCode.INVALID_PARAMETER,
                 f"the key has {len(command.key)} characters, the limit is {KEY_CHARACTERS_MAX}",
             )
-        check_topic(command.topic)
+        # Whoever knows the id of a message may look at it, also while it waits for its time.
+        check = check_viewable_topic if command.unique_key else check_topic
+        check(command.topic)
         count_max = UNIQUE_KEY_COUNT if command.unique_key else command.max_num
         records, stored_ms, physical_offset, is_cut_short = await self._pools.look_ups.run(
             request.connection,

@@ -29,6 +29,13 @@ def check_topic(topic: str) -> None:
         raise _closed(topic)
 
 
+def check_viewable_topic(topic: str) -> None:
+    """The same for somebody who looks for one message by its id: a message that waits for its time may be
+    seen."""
+    if not names.is_client_viewable(topic):
+        raise _closed(topic)
+
+
 def readable_record(store: Store, physical_offset: int) -> bytes | None:
     """Returns the record that begins there, or None if there is none. Raises Refused for a record that only
     the broker itself reads. Call it in a thread."""

@@ -104,7 +104,7 @@ class Desk:
                 store=store,
                 topics=tables.topics,
                 groups=tables.groups,
-                statistics=Statistics(plane, listener, store, tables.clock, "c"),
+                statistics=Statistics(listener, store, tables.clock, "c"),
                 switches=self.switches,
                 process=ProcessOptions(self.slow_requests),
                 address="127.0.0.1:10911",

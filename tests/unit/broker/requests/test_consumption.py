@@ -92,7 +92,7 @@ class Desk:
                 topics=tables.topics,
                 groups=tables.groups,
                 clients=self.clients,
-                statistics=Statistics(plane, cast(Listener, None), store, tables.clock, "c"),
+                statistics=Statistics(cast(Listener, None), store, tables.clock, "c"),
                 address="127.0.0.1:10911",
                 pools=WorkPools(),
             )

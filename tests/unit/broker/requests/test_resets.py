@@ -78,7 +78,7 @@ class Desk:
                 groups=tables.groups,
                 clients=self.clients,
                 offsets=cast(Offsets, self.offsets),
-                statistics=Statistics(plane, cast(Listener, None), store, tables.clock, "c"),
+                statistics=Statistics(cast(Listener, None), store, tables.clock, "c"),
                 switches=self.switches,
                 broker_name="b",
                 tell=lambda connection, command, body: self.told.append((connection, command, body)),

@@ -146,10 +146,10 @@ def test_what_is_not_kept_is_named(watch: Watch, request_with: Any) -> None:
 
 def test_the_rates_of_all_topics_and_groups(watch: Watch) -> None:
     assert watch.statistics.rates() is None, "one sample has no rate"
-    watch.plane.committed = {"orders@billing": {0: 0}, "orders@audit": {0: 0}}
+    watch.statistics.count_committed({"orders@billing": {0: 0}, "orders@audit": {0: 0}})
     watch.pass_time(10)
     watch.store.ends = {"orders": {0: 30, 1: 30}}
-    watch.plane.committed = {"orders@billing": {0: 20}, "orders@audit": {0: 10}}
+    watch.statistics.count_committed({"orders@billing": {0: 20}, "orders@audit": {0: 10}})
     watch.pass_time(10)
     rates = watch.statistics.rates()
     assert rates is not None
