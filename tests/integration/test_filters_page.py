@@ -31,6 +31,7 @@ RUN_BY = {
     "docs/spark-sink.md": "tests/spark/test_sink.py",
     "docs/stream-sql.md": "tests/spark/test_pipeline_pages.py",
     "docs/testing.md": "tests/integration/test_testing_page.py",
+    "docs/tracing.md": "tests/integration/test_tracing_page.py",
 }
 """The pages that contain Python, and the tests that run it."""
 
