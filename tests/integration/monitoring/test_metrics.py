@@ -96,6 +96,22 @@ def test_names_types_and_labels_are_those_of_an_apache_broker(served: Metaq) -> 
     assert value(families, "metaq_metrics_series_dropped") == 0
 
 
+def test_open_transactions_are_counted_by_topic(served: Metaq) -> None:
+    def half(topic: str) -> float | None:
+        return value(scrape(served), "rocketmq_half_messages", topic=topic)
+
+    with metaq.Client(served.nameserver) as client, client.producer("halves") as producer:
+
+        @producer.check
+        def is_done(message: metaq.Message) -> bool | None:
+            return None
+
+        producer.send("Other", b"not a transaction")
+        with producer.transaction("Open", b"one"), producer.transaction("Open", b"two"):
+            assert (half("Open"), half("Other")) == (2.0, None)
+        wait_until(lambda: half("Open") is None, 60, "ended")
+
+
 def test_health_names_the_check_that_fails(served: Metaq, tmp_path: Path) -> None:
     address = served.ready["metrics"]
     assert get(address, "/livez") == (200, "ok\n")

@@ -42,10 +42,22 @@ impl Broker {
             let policy = self.policy.read();
             write_received(&mut page, &policy);
             write_transactions(&mut page, &policy);
+            self.write_half_messages(&mut page, &policy);
             write_delivered(&mut page, &policy);
             self.write_lag(&mut page, &policy);
         }
         Scraped { dropped: page.dropped, text: page.finish() }
+    }
+
+    /// Half messages of open transactions; topics without any have no series.
+    fn write_half_messages(&self, page: &mut Page, policy: &Snapshot) {
+        let open = self.transactions.open_of_topics(policy.topics().map(|topic| topic.name.as_str()));
+        page.family("rocketmq_half_messages", "gauge");
+        for (topic, count) in open {
+            if page.has_room(1) {
+                page.sample("rocketmq_half_messages", &labels(&[("topic", topic)]), count);
+            }
+        }
     }
 
     fn write_lag(&self, page: &mut Page, policy: &Snapshot) {

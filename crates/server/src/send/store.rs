@@ -11,7 +11,7 @@ use crate::net::route::{Ask, Refusal};
 use crate::send::handler::Sender;
 use crate::send::properties::Marks;
 use crate::send::rewrite::WaitsFor;
-use crate::transaction::open::{GroupKey, Kind, immunity_ms};
+use crate::transaction::open::{Kind, NameKey, immunity_ms};
 
 impl Sender {
     /// The queue of a message whose sender left the choice to the broker.
@@ -82,7 +82,8 @@ impl Sender {
         let kind = Kind {
             immunity_ms: immunity_ms(marks.immunity),
             is_batch: marks.half_batch.is_some(),
-            group: GroupKey::of(header.producer_group.as_bytes()),
+            group: NameKey::of(header.producer_group.as_bytes()),
+            topic: NameKey::of(header.topic.as_bytes()),
         };
         self.transactions
             .append_half(record, kind)?

@@ -38,26 +38,32 @@ pub struct Kind {
     /// It holds many messages, and the decision about them may take long: see [`Half::is_wanted`].
     pub is_batch: bool,
     /// The producer group that began it.
-    pub group: GroupKey,
+    pub group: NameKey,
+    /// The topic that its message is for.
+    pub topic: NameKey,
 }
 
-/// Stands for the name of a producer group, of which there may be one for each of many transactions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct GroupKey(u64);
+/// The number of open transactions by the name of a group or a topic.
+pub type OpenByName = HashMap<NameKey, usize, RandomState>;
 
-impl GroupKey {
-    pub fn of(group: &[u8]) -> Self {
+/// Stands for the name of a producer group or a topic, of which there may be one for each of many transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NameKey(u64);
+
+impl NameKey {
+    pub fn of(name: &[u8]) -> Self {
         // Random in each process, so that nobody can choose a name that counts as another's.
         static HASHING: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-        GroupKey(HASHING.hash_one(group))
+        NameKey(HASHING.hash_one(name))
     }
 }
 
 impl Kind {
     pub fn of(record: &Record<'_>) -> Self {
         let immunity_ms = immunity_ms(record.property("CHECK_IMMUNITY_TIME_IN_SECONDS"));
-        let group = GroupKey::of(record.property("PGROUP").unwrap_or_default());
-        Kind { immunity_ms, is_batch: record.property(HALF_BATCH).is_some(), group }
+        let group = NameKey::of(record.property("PGROUP").unwrap_or_default());
+        let topic = NameKey::of(record.property("REAL_TOPIC").unwrap_or_default());
+        Kind { immunity_ms, is_batch: record.property(HALF_BATCH).is_some(), group, topic }
     }
 }
 
@@ -182,6 +188,15 @@ struct PartialCommit {
     log_from: i64,
 }
 
+fn count_out_of(open: &mut OpenByName, name: NameKey) {
+    if let Entry::Occupied(mut open) = open.entry(name) {
+        *open.get_mut() -= 1;
+        if *open.get() == 0 {
+            open.remove();
+        }
+    }
+}
+
 /// The open transactions, by queue offset of their half message, and the last outcomes.
 #[derive(Default)]
 pub struct Ledger {
@@ -191,7 +206,9 @@ pub struct Ledger {
     immunity_ms_max: i64,
     open: BTreeMap<i64, Half>,
     /// The number of open transactions of each producer group that has some.
-    open_of_group: HashMap<GroupKey, usize, RandomState>,
+    open_of_group: OpenByName,
+    /// The same for each topic.
+    open_of_topic: OpenByName,
     /// Former copies of open half messages, by which a late producer may still end them.
     moved: HashMap<i64, Moved, RandomState>,
     /// The last outcomes, one word each, indexed by the queue offset modulo `ends_max`.
@@ -215,13 +232,17 @@ impl Ledger {
     }
 
     /// Whether this group may begin no further transaction.
-    pub fn is_full(&self, group: GroupKey) -> bool {
+    pub fn is_full(&self, group: NameKey) -> bool {
         self.open.len() >= self.open_max
             || self.open_of_group.get(&group).is_some_and(|open| *open >= self.open_per_group_max)
     }
 
     pub fn open_count(&self) -> usize {
         self.open.len()
+    }
+
+    pub fn open_of_topic(&self) -> &OpenByName {
+        &self.open_of_topic
     }
 
     pub fn begin_at(&mut self, half_offset: i64, done_offset: i64) {
@@ -235,6 +256,7 @@ impl Ledger {
             self.count_out(known);
         }
         *self.open_of_group.entry(half.kind.group).or_default() += 1;
+        *self.open_of_topic.entry(half.kind.topic).or_default() += 1;
         self.see(queue_offset);
     }
 
@@ -245,12 +267,8 @@ impl Ledger {
     }
 
     fn count_out(&mut self, half: Half) {
-        if let Entry::Occupied(mut open) = self.open_of_group.entry(half.kind.group) {
-            *open.get_mut() -= 1;
-            if *open.get() == 0 {
-                open.remove();
-            }
-        }
+        count_out_of(&mut self.open_of_group, half.kind.group);
+        count_out_of(&mut self.open_of_topic, half.kind.topic);
     }
 
     /// Notes that the half queue reaches at least up to here.
@@ -423,7 +441,7 @@ mod tests {
 
     const ENDS_MAX: usize = 64;
     const IMMUNITY_MS_MAX: i64 = 86_400_000;
-    const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false, group: GroupKey(1) };
+    const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false, group: NameKey(1), topic: NameKey(2) };
 
     fn half(stored_ms: i64) -> Half {
         Half::new(stored_ms * 10, stored_ms, stored_ms, PLAIN)
@@ -463,8 +481,8 @@ mod tests {
     #[test]
     fn a_group_has_a_limit_of_its_own() {
         let mut ledger = Ledger::new(5, 2, ENDS_MAX, IMMUNITY_MS_MAX);
-        let (one, other) = (GroupKey::of(b"one"), GroupKey::of(b"other"));
-        let begin = |ledger: &mut Ledger, queue_offset: i64, group: GroupKey| {
+        let (one, other) = (NameKey::of(b"one"), NameKey::of(b"other"));
+        let begin = |ledger: &mut Ledger, queue_offset: i64, group: NameKey| {
             ledger.open(queue_offset, Half::new(7, 1_000, 1_000, Kind { group, ..PLAIN }));
         };
         begin(&mut ledger, 0, one);
@@ -474,8 +492,9 @@ mod tests {
         assert!(ledger.is_full(one), "a copy takes the place of its original");
         ledger.end(2, End::Committed);
         assert!(!ledger.is_full(one));
+        assert_eq!(ledger.open_of_topic().get(&PLAIN.topic), Some(&1), "one of the topic is still open");
         ledger.end(1, End::Committed);
-        assert!(ledger.open_of_group.is_empty());
+        assert!(ledger.open_of_group.is_empty() && ledger.open_of_topic().is_empty());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::send::rewrite::AddedProperties;
 use crate::settings::TransactionSettings;
 use crate::timer::delay_levels::DelayLevels;
 use crate::timer::due_time::DueTimes;
-use crate::transaction::open::Ledger;
+use crate::transaction::open::{Ledger, NameKey};
 
 /// The transactions of a broker. Half messages are appended and ended inside the ledger's lock, so that the ledger says
 /// what the log holds.
@@ -65,6 +65,13 @@ impl Transactions {
 
     pub fn open_count(&self) -> usize {
         self.ledger.lock().open_count()
+    }
+
+    /// How many transactions of these topics are open; topics without any are left out.
+    pub fn open_of_topics<'a>(&self, topics: impl Iterator<Item = &'a str>) -> Vec<(&'a str, usize)> {
+        // Copied, because senders wait for the lock, and there may be many more topics than open transactions.
+        let open = self.ledger.lock().open_of_topic().clone();
+        topics.filter_map(|topic| Some((topic, *open.get(&NameKey::of(topic.as_bytes()))?))).collect()
     }
 
     /// Why a group may begin no further transaction.
