@@ -151,6 +151,8 @@ fn a_replica_shows_only_what_is_confirmed() {
     assert_eq!((copy.max_offset("orders", 0), copy.confirmed_offset()), (0, 0));
     assert_eq!(source.max_offset("orders", 0), 0);
     hub.require(&[2]);
+    // A replica may be faster than the disk of its master.
+    assert!(source.wait_confirmed(end, LONG));
     assert_eq!(source.max_offset("orders", 0), 1);
     until("the replica shows it", || copy.max_offset("orders", 0) == 1);
     hub.require(&[2, 3]);
