@@ -29,7 +29,6 @@ PARTS = (
             Column("in_per_second", "in", show=rate, right=True),
             Column("out_per_second", "out", show=rate, right=True),
             Column("disk_used_ratio", "disk", show=share, right=True),
-            Column("version", is_optional=True),
             Column("address", is_optional=True),
         ),
         "No broker is registered.",
