@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 REFUSALS_MAX: Final = 3
 """A broker that refuses will refuse again, while a silent one may come back."""
+ATTEMPT_S_MIN: Final = 0.01
+"""A further attempt with less time would rarely get its answer, and hide why the one before failed."""
 BACKOFF: Final = Backoff(first_s=0.05, max_s=0.25, jitter=0.5)
 """The pauses between tries: after a master switch, the new master is found a fraction of a second after the
 name servers know it."""
@@ -233,6 +235,8 @@ class Sender:
                 else:
                     target = choose(route, tried)
                     broker = target.broker
+                    if last is not None and tries.left_s < ATTEMPT_S_MIN:
+                        raise _not_sent(topic, tries.tries, timeout_s, last) from last
                     left_s = max(tries.left_s, 0.001)
                     reply = await ask(target, route, min(left_s, self._options.attempt_timeout_s))
                 if reply.code not in STATUSES:
