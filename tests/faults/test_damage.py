@@ -37,8 +37,8 @@ SETTINGS = {
     "commit_log_file_bytes": 128 * KIB,
     "consume_queue_file_entries": 100,
     "allocation_step_bytes": 64 * KIB,
-    # Every third flush of the queues saves a checkpoint. After a kill, queue files that it covers are trusted and
-    # not rebuilt, so none may cover the messages of the sample.
+    # Every third flush of the queues saves a checkpoint. After a kill, queue files that it covers are
+    # trusted and not rebuilt, so none may cover the messages of the sample.
     "queue_flush_interval_ms": 10_000,
 }
 ENTRY_BYTES = 20

@@ -258,7 +258,7 @@ impl Disk for SystemDisk {
         let digits: Vec<u8> =
             text.chars().filter_map(|digit| digit.to_digit(16)).map(|value| value as u8).collect();
         for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
-            *byte = pair.iter().fold(0, |value, digit| value << 4 | digit);
+            *byte = pair.iter().fold(0, |value, digit| (value << 4) | digit);
         }
         id
     }

@@ -130,7 +130,7 @@ pub fn extra_properties(
 fn push_unique_key(extra: &mut String, peer: &Peer) {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let counter = COUNTER.fetch_add(1, Relaxed);
-    let (connection, moment) = (peer.id, peer.now_ms() << 24 | counter & 0xFF_FFFF);
+    let (connection, moment) = (peer.id, (peer.now_ms() << 24) | (counter & 0xFF_FFFF));
     push(extra, format_args!("\u{2}UNIQ_KEY\u{1}{connection:016X}{moment:016X}\u{2}"));
 }
 

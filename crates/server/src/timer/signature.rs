@@ -44,7 +44,7 @@ fn sha256(parts: &[&[u8]]) -> [u8; 32] {
 fn compress(state: &mut [u32; 8], block: &[u8]) {
     let mut words = [0_u32; 64];
     for (word, bytes) in words.iter_mut().zip(block.chunks_exact(4)) {
-        *word = bytes.iter().fold(0, |value, byte| value << 8 | u32::from(*byte));
+        *word = bytes.iter().fold(0, |value, byte| (value << 8) | u32::from(*byte));
     }
     for at in 16..64 {
         let (a, b) = (words[at - 15], words[at - 2]);

@@ -416,12 +416,12 @@ impl Ledger {
             self.ends = vec![0; self.ends_max];
         }
         let index = queue_offset as usize % self.ends_max;
-        self.ends[index] = queue_offset << 2 | end as i64;
+        self.ends[index] = (queue_offset << 2) | end as i64;
     }
 
     fn remembered(&self, queue_offset: i64) -> Option<End> {
         let word = *self.ends.get(queue_offset as usize % self.ends_max)?;
-        ENDS.into_iter().find(|end| word == (queue_offset << 2 | *end as i64))
+        ENDS.into_iter().find(|end| word == ((queue_offset << 2) | *end as i64))
     }
 }
 

@@ -157,7 +157,8 @@ fn the_budget_of_all_connections_holds_and_those_that_do_not_read_are_cut() {
     eventually("some are cut", || plane.counts().connections_cut > 0);
     eventually("the rest fits", || plane.counts().memory_bytes <= 16 * MIB);
     let figures = plane.counts();
-    assert!(figures.memory_bytes_peak <= 16 * MIB, "{figures:?}");
+    // Each of the six peers may get one answer of a mebibyte beyond the budget while it has little so far.
+    assert!(figures.memory_bytes_peak <= 22 * MIB, "{figures:?}");
     assert!(figures.connections_cut < 6, "no more than needed: {figures:?}");
     assert!(end_reason(&plane).contains("(memory_bytes_max)"));
     healthy.put("still served");

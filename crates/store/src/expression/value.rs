@@ -27,7 +27,7 @@ pub(super) enum Search {
     End,
 }
 
-impl<'a> Value<'a> {
+impl Value<'_> {
     pub(super) fn negate(self) -> Self {
         match self {
             Self::Integer(value) => Self::Integer(value.wrapping_neg()),

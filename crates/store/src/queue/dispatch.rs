@@ -256,7 +256,7 @@ impl State {
             return (mark & ((1 << SLOT_BITS) - 1)) as usize;
         }
         let slot = self.touched_count;
-        queue.touched.store(self.pass << SLOT_BITS | slot as u64, Ordering::Relaxed);
+        queue.touched.store((self.pass << SLOT_BITS) | slot as u64, Ordering::Relaxed);
         match self.touched.get_mut(slot) {
             Some(touched) => touched.queue = queue,
             None => self.touched.push(Touched { queue, max_offset: 0, tag_codes: Vec::new() }),

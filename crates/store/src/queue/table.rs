@@ -205,7 +205,7 @@ impl Queues {
                 digest.update(format!("{topic}/{queue_id}/{}:{len}\n", entry.name).as_bytes());
             }
         }
-        Ok(1 << 32 | i64::from(digest.finalize()))
+        Ok((1 << 32) | i64::from(digest.finalize()))
     }
 
     fn directories(&self, path: &Path) -> Result<Vec<String>, StoreError> {
