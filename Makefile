@@ -87,6 +87,11 @@ soak: setup-test ## Clients and broker at full rate for an hour, then hundreds o
 	@$(BIN)/python -m bench.soak $(ARGS)
 	@$(if $(findstring --faults,$(ARGS))$(findstring --hostile,$(ARGS)),:,METAQ_LONG=1 exec $(BIN)/python -m pytest -m kill_loop tests)
 
+.PHONY: screenshots
+screenshots: setup ## Draw the gallery of the console anew: docs/images/console
+	@scripts/require.sh browser
+	@exec $(BIN)/python -m scripts.screenshots $(ARGS)
+
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz
 fuzz: ## Fuzz every decoder in turn, FUZZ_SECONDS each (needs a nightly Rust and cargo-fuzz)
@@ -114,11 +119,11 @@ clean: ## Remove everything that was built (data/ stays)
 # for downloads, so its steps run side by side while the compiler builds the native module.
 .PHONY: setup-test
 setup-test:
-	@$(MAKE) --no-print-directory --jobs=8 setup $(SPARK_INSTALLED) mysql network systemd java-peers go-peers spark-peers
+	@$(MAKE) --no-print-directory --jobs=8 setup $(SPARK_INSTALLED) mysql network systemd apache-archive go-peers spark-peers
 
-.PHONY: tools mysql network systemd java-peers go-peers spark-peers
+.PHONY: tools mysql network systemd java-peers apache-archive go-peers spark-peers
 tools:
-	@PYTHON=$(PYTHON) scripts/require.sh python rust_lint java maven go mariadb postgresql etcd prometheus
+	@PYTHON=$(PYTHON) scripts/require.sh python rust_lint java maven go mariadb postgresql etcd prometheus browser
 
 mysql:
 	@$(PYTHON) scripts/mysql.py || echo 'the tests on MySQL will be skipped' >&2
@@ -135,6 +140,10 @@ java-peers: tools $(INSTALLED)
 	@$(BIN)/python -c "from tests.support.apache import apache_classpath; apache_classpath()"
 	@$(BIN)/python -c "from tests.support.spark_jars import delta_jars; delta_jars()"
 	@$(BIN)/python -c "from tests.interop.programs import build_java; build_java(['5.5.0', '4.9.8'])"
+
+# It sends a message through Apache's broker, so it needs our client.
+apache-archive: java-peers setup
+	@$(BIN)/python -m tests.support.apache_archive
 
 go-peers: tools $(INSTALLED)
 	@$(BIN)/python -c "from tests.interop.programs import build_go; build_go()"

@@ -11,7 +11,6 @@ same package mirrors, proxies and certificates as this machine.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 import shutil
@@ -20,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +40,13 @@ HOME_FILES = (".m2/settings.xml", ".cargo/config.toml")
 NETWORK_VARIABLES = re.compile(
     r"https?_proxy|no_proxy|ssl_cert_(file|dir)|pip_(cert|index_url|default_timeout)|goproxy", re.IGNORECASE
 )
-MOUNTS = (("/dev", "--rbind"), ("/proc", "--rbind"), ("/sys", "--rbind"))
+# Several tests make the mounts below `/` private, so `/` has to be a mount point in the bare system too.
+ENTER = """
+set -e
+mount --bind "$0" "$0"
+for name in dev proc sys; do mount --rbind "/$name" "$0/$name"; done
+exec chroot "$0" "$@"
+"""
 
 
 def mirror() -> str:
@@ -76,22 +80,8 @@ def make_folder(folder: Path) -> None:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "metaq")], check=True)
 
 
-@contextlib.contextmanager
-def mounted(folder: Path) -> Iterator[None]:
-    done: list[Path] = []
-    try:
-        for source, how in MOUNTS:
-            target = folder / source.lstrip("/")
-            subprocess.run(["mount", how, "--make-rslave", source, str(target)], check=True)
-            done.append(target)
-        yield
-    finally:
-        for target in reversed(done):
-            subprocess.run(["umount", "-R", "-l", str(target)], check=False)
-
-
 def remove(folder: Path) -> None:
-    """Deletes the folder, unless something is still mounted in it: that would be deleted too."""
+    """Deletes the folder, unless an interrupted debootstrap left a mount in it: that would be deleted too."""
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     if any(Path(mount).is_relative_to(folder) for mount in mounts):
         print(f"bare: {folder} stays, because something is still mounted in it", file=sys.stderr)
@@ -100,10 +90,14 @@ def remove(folder: Path) -> None:
 
 
 def command_in(folder: Path, command: str) -> list[str]:
+    """Returns what runs a shell command in the folder. Its mounts are seen by it and its children alone.
+
+    Whatever they mount and leave behind is gone when the last of them ends.
+    """
     network = [f"{name}={value}" for name, value in os.environ.items() if NETWORK_VARIABLES.fullmatch(name)]
     home = ["HOME=/root", "LANG=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
-    inside = f"cd /metaq && {command}"
-    return ["chroot", str(folder), "/usr/bin/env", "-i", *home, *network, "bash", "-c", inside]
+    inside = ["/usr/bin/env", "-i", *home, *network, "bash", "-c", f"cd /metaq && {command}"]
+    return ["unshare", "--mount", "sh", "-c", ENTER, str(folder), *inside]
 
 
 def check_run(folder: Path) -> bool:
@@ -145,13 +139,12 @@ def main() -> int:
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("bare: needs root, for debootstrap and chroot")
-    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="metaq-bare-"))
+    folder = arguments.folder.resolve() if arguments.folder else Path(tempfile.mkdtemp(prefix="metaq-bare-"))
     checks = {"run": [check_run], "test": [check_test], "all": [check_run, check_test]}[arguments.what]
     try:
         print(f"bare: installing {SUITE} …", flush=True)
         make_folder(folder)
-        with mounted(folder):
-            outcomes = [check(folder) for check in checks]
+        outcomes = [check(folder) for check in checks]
     finally:
         if not arguments.keep:
             remove(folder)

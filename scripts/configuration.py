@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from metaq.config.kinds import Bytes, write_bytes
-from metaq.config.options import OPTIONS, SECTIONS, Option
+from metaq.config.option import SECTIONS, Option
+from metaq.config.options import OPTIONS
 from metaq.config.upstream import SAME
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"

@@ -33,11 +33,15 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("unhurried")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives kill loops the time that a long run takes."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Gives kill loops the time that a long run takes; leaves trials that always take long to `make soak`."""
     for item in items:
         if LONG and item.get_closest_marker("kill_loop"):
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S), append=False)
+    left_out = [item for item in items if not LONG and item.get_closest_marker("soak")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture

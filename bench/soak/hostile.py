@@ -85,8 +85,8 @@ class Figures:
         allowed = self.own_before + self.budget + self.clients_budget + SLACK_BYTES
         if self.own_peak > allowed:
             found.append(f"memory: peak {self.own_peak / MIB:.0f} MiB, allowed {allowed / MIB:.0f} MiB")
-        if self.reported_peak > self.budget + SLACK_BYTES:
-            found.append(f"memory for connections: {self.reported_peak / MIB:.0f} MiB")
+        if self.reported_peak > self.budget:
+            found.append(f"memory for connections: {self.reported_peak / MIB:.0f} MiB, above its budget")
         if self.own_after > self.own_before + KEPT_BYTES:
             found.append(f"memory: {self.own_after / MIB:.0f} MiB after {GIVEN_BACK_S:.0f} s of quiet")
         if self.verdict is None or not self.verdict.acknowledged:

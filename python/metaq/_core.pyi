@@ -90,6 +90,7 @@ __all__ = [
     "decode_records",
     "decompress",
     "encode_frame",
+    "give_back_freed_memory",
     "register_message_rules",
     "register_send_types",
     "tag_code",
@@ -452,6 +453,36 @@ class BrokerPlane:
         stored as safely as an acknowledged message. False if the moment has come already.
 
         Raises StoreFailure if the store refuses."""
+    def delayed_figures(
+        self, *, from_ms: int, step_ms: int, count: int
+    ) -> tuple[int, int, int | None, int | None, list[int], list[tuple[int, int, int]]] | None:
+        """Counts the delayed messages without reading them. Returns the number of messages with a time of
+        their own, and of recalls among them; the first due time and the last one, to the minute; the messages
+        in each of `count` spans; and level, delay and messages of each delay level that has some. Spans are
+        whole minutes. The first has what is due before it as well, the last what is due behind it. None while
+        not all of them are known, which is so just after a start."""
+    def list_delayed(
+        self, *, from_ms: int, to_ms: int, count_max: int, topic: str | None = None
+    ) -> tuple[list[tuple[bytes, int, int, int | None, bool]], bool] | None:
+        """The first delayed messages from a time on and before another one, and whether there may be more.
+        Each comes as a record without body, with the size of the whole record, its due time, its delay level,
+        and whether it was recalled. None as for `delayed_figures`."""
+    def find_delayed(self, physical_offset: int) -> tuple[bytes, int, int, int | None, bool] | None:
+        """The delayed message that is stored there; None if none waits there."""
+    def list_transactions(
+        self, *, count_max: int, timeout_ms: int, renew_ms: int, producer_group: str | None = None
+    ) -> tuple[list[tuple[bytes, int, int, int]], int]:
+        """The oldest open transactions, and how many are open. Each comes as the record of its half message
+        without body, with the size of the whole record, the time at which it began, and the time from which
+        on it is checked. The times are those of `due_transactions`."""
+    def find_transaction(
+        self, physical_offset: int, *, timeout_ms: int, renew_ms: int
+    ) -> tuple[tuple[bytes, int, int, int] | None, str | None]:
+        """The open transaction that has or had its half message there, or how it has ended. Raises
+        LookupError if no half message is there."""
+    def decide_transaction(self, physical_offset: int, commit: bool) -> str | None:
+        """Ends the transaction of the half message there, once the end is flushed. Returns how it had ended
+        before; None if it ends now. Raises LookupError if no half message is there, and StoreFailure."""
     def load_transactions(self) -> int:
         """Finds the open transactions in the store, from the loaded offsets on, and returns how many there
         are. Call it before `start`."""
@@ -543,6 +574,13 @@ class Expression:
         """Raises ValueError for an invalid program, or one that is too long for the data plane."""
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Whether a message with these properties is delivered."""
+
+def give_back_freed_memory(after_ms: int) -> bool:
+    """Gives pages that the data plane has freed back to the system once they were unused for this long.
+
+    The time applies to the whole process. Returns False if the platform has no thread for that: then they go
+    back when the thread that freed them frees more. Raises OSError if the allocator refuses.
+    """
 
 def truncate_store(
     settings: StoreSettings, *, cut_at: int | None = None, start_over_at: int | None = None

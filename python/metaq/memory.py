@@ -1,7 +1,9 @@
 """Gives memory that a server has freed back to the system.
 
-The data plane bounds what clients make a listener hold (`crates/server/src/net/memory.rs`). The allocator
-keeps what is freed after a peak for the next one: without this, a broker stays as large as it ever was.
+The data plane bounds what clients make a listener hold (`crates/server/src/net/memory.rs`). Its allocator
+gives what was freed back by itself, from a thread of its own. Python uses the allocator of the system, which
+keeps what is freed after a peak for the next one: without a trim, a broker stays as large as it ever was. A
+trim stops only threads that use the same allocator, so it costs the data plane nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from metaq._core import Listener
+from metaq._core import Listener, give_back_freed_memory
 
 _log = logging.getLogger(__name__)
 
@@ -44,12 +46,15 @@ class MemoryTrim:
         self,
         listener: Listener,
         interval_s: float,
+        freed_memory_ms: int = 1_000,
         *,
         own_bytes: Callable[[], int] | None = None,
         trim: Callable[[], object] | None = None,
     ) -> None:
-        """With an interval of 0 it does nothing. Tests replace the two functions."""
+        """With an interval of 0 it never trims. The data plane gives memory back that was not used for
+        `freed_memory_ms`. Tests replace the two functions."""
         self._listener = listener
+        self._freed_memory_ms = freed_memory_ms
         self._interval_s = interval_s
         self._own_bytes = own_bytes or own_memory_bytes
         self._trim = trim or allocator_trim()
@@ -61,6 +66,7 @@ class MemoryTrim:
 
     def start(self) -> None:
         """Safe to call again."""
+        give_back_freed_memory(self._freed_memory_ms)
         if self._task is None and self._trim is not None and self._interval_s > 0:
             bound_allocator()
             self._task = asyncio.create_task(self._run(), name="give memory back")

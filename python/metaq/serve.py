@@ -16,6 +16,7 @@ from metaq._core import Clock, StoreFailure
 from metaq.config import Config
 from metaq.config.derive import (
     broker_options,
+    console_folder,
     key_values_file,
     metrics_address,
     nameserver_limits,
@@ -28,6 +29,8 @@ from metaq.systemd import READY, STOPPING, notify
 
 if TYPE_CHECKING:
     from metaq.broker import Broker
+    from metaq.console.place import Announcement
+    from metaq.console.process import ConsoleProcess
     from metaq.nameserver import NameServer
 
 Role = Literal["serve", "nameserver", "broker"]
@@ -49,6 +52,11 @@ class Ready:
     """The Apache master that the broker copies, until it takes over."""
     metrics: str | None = None
     """The address of /metrics, /livez and /readyz."""
+    console: str | None = None
+    """The address of the console."""
+    console_link: str | None = None
+    """The address with a token that signs in one operator, once."""
+    console_viewer_link: str | None = None
     silent_nameservers: tuple[str, ...] | None = None
     """The name servers with which the broker could not register yet. Only people read this: it may change at
     any moment."""
@@ -65,13 +73,18 @@ async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> 
     nameserver: NameServer | None = None
     broker: Broker | None = None
     metrics: str | None = None
+    console: Announcement | None = None
     async with AsyncExitStack() as stack:
+        # The port first: if it is taken, nothing has to be stopped again.
+        console_process = await _bind_console(config, stack) if role == "serve" else None
         if role != "broker":
             nameserver = await _start_nameserver(config, clock, stack, alone=role == "nameserver")
         if role != "nameserver":
             own = (nameserver.address,) if nameserver else ()
             broker = await _start_broker(config, clock, stack, (*own, *config["namesrv"]), alone=not own)
             metrics = await _start_monitoring(config, broker, stack)
+        if console_process is not None and nameserver is not None:
+            console = await _start_console(config, console_process, nameserver.address, stack)
         announce(
             Ready(
                 role,
@@ -82,6 +95,9 @@ async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> 
                 replication=broker.group.replication_address if broker and broker.group else None,
                 apache_master=broker.apache.master_address if broker and broker.apache else None,
                 metrics=metrics,
+                console=console.address if console else None,
+                console_link=console.operator_link if console else None,
+                console_viewer_link=console.viewer_link if console else None,
                 silent_nameservers=_silent_nameservers(broker),
             )
         )
@@ -190,6 +206,37 @@ async def _start_monitoring(config: Config, broker: Broker, stack: AsyncExitStac
     stack.push_async_callback(pages.stop)
     broker.node.metrics_address = pages.address
     return pages.address
+
+
+async def _bind_console(config: Config, stack: AsyncExitStack) -> ConsoleProcess | None:
+    """Takes the port of the console; None if the console is switched off."""
+    if not config["console"]:
+        return None
+    from metaq.console.process import ConsoleProcess
+
+    with _explained("--console-port"):
+        bound = ConsoleProcess.bind(config["console_port"], may_move=config.is_default("console_port"))
+    stack.push_async_callback(bound.stop)
+    return bound
+
+
+async def _start_console(
+    config: Config, process: ConsoleProcess, nameserver: str, stack: AsyncExitStack
+) -> Announcement:
+    from metaq.console.child import Start
+    from metaq.console.settings import ConsoleSettings
+
+    settings = ConsoleSettings(
+        nameservers=nameserver,
+        state_folder=console_folder(config),
+        cluster_label=config["cluster"],
+        poll_interval_s=config["console_poll_interval_s"],
+    )
+    with _explained("--console-port"):
+        announcement = await process.start(Start(settings, config["log_level"], config["log_format"]))
+    # It stops before the broker that it asks.
+    stack.push_async_callback(process.stop)
+    return announcement
 
 
 @contextmanager

@@ -91,6 +91,8 @@ class ServerSettings:
     """Memory that is kept for one group over all its connections: pulls that wait, clients, subscriptions.
     Beyond it, pulls of the group may not wait."""
     memory_trim_interval_s: float = 10.0
+    freed_memory_ms: int = 1_000
+    """The data plane keeps freed memory this long for its own use before the system gets it back."""
     slow_request_ms: int = 1_000
     """Requests that take at least this long are logged with the parts of their time; 0 means none. A third of
     the time that clients wait for a send, so that the log names a cause before they give up."""

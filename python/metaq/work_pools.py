@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +91,15 @@ class WorkPool:
                 turn.set_result(None)
                 return
         self._free += 1
+
+
+def let_event_loop_run() -> None:
+    """Gives Python's lock away for a moment. Long work on a thread calls it about every half millisecond.
+
+    Otherwise the event loop waits for 5 ms each time it wants to run, and longer if the processors are busy:
+    then the thread may lose its processor while it holds the lock.
+    """
+    time.sleep(0)
 
 
 def _yield_to_others(niceness: int) -> None:

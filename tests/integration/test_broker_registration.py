@@ -12,7 +12,7 @@ import pytest
 
 from metaq._core import Clock, FrameDecoder, encode_frame
 from metaq.broker import Broker
-from metaq.broker.background import registration, registration_body
+from metaq.broker.background import name_server_link, registration, registration_body
 from metaq.nameserver import NameServer
 from metaq.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicRouteData
 from metaq.protocol.cluster import RegisterBroker
@@ -135,6 +135,32 @@ def test_a_name_server_that_restarts_learns_everything_again(tmp_path: Path) -> 
             await route_appears(ask, "TBW102")
             await broker.stop()
             assert await route(ask, "TBW102") is None
+
+    run(scenario)
+
+
+def test_a_broker_whose_connection_is_cut_registers_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Longer than the test runs: it must not have to look by itself.
+    monkeypatch.setattr(registration, "WATCH_S", 3600.0)
+    monkeypatch.setattr(name_server_link, "CALM_S", 0.0)
+
+    async def scenario() -> None:
+        # A header that is too long ends a connection, as a name server ends one that costs too much.
+        too_long = (1 << 22).to_bytes(4) + (1 << 21).to_bytes(4)
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+            connected(nameserver.address) as ask,
+        ):
+            (link,) = broker.master.registration._links
+            cut = link._connection
+            assert cut is not None
+            cut._writer.write(too_long)
+            await until(lambda: asyncio.sleep(0, cut.closed))
+            await route_appears(ask, "TBW102")
+            assert link._connection is not cut
 
     run(scenario)
 

@@ -42,11 +42,11 @@ async def opened(directory: Path, clock: Clock, **changes: object) -> AsyncItera
         yield broker, client
 
 
-async def begin(client: Client, body: bytes, clock: Clock, **properties: str) -> Sent:
+async def begin(client: Client, body: bytes, clock: Clock, *, group: str = "p", **properties: str) -> Sent:
     """Sends a half message as the Java client does."""
-    given = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": f"K-{body.decode()}"} | properties
+    given = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": f"K-{body.decode()}"} | properties
     command = SendMessageV2(
-        producer_group="p",
+        producer_group=group,
         topic="orders",
         queue_id=0,
         sys_flag=4,

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from metaq.config import load
@@ -78,9 +79,11 @@ def test_the_configuration_file(tmp_path: Path) -> None:
     assert load(file=str(file), environment={})["file_reserved_hours"] == 48
 
 
-def test_the_ready_line_has_the_fields_of_the_page(served: Metaq) -> None:
+def test_the_ready_line_has_the_fields_of_the_page(start_metaq: Callable[..., Metaq]) -> None:
     (line,) = [block for block in blocks("operation.md", "text") if "METAQ_READY" in block]
-    assert re.findall(r'"(\w+)":', line) == list(served.ready)
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
+    started = start_metaq("serve", *ports, "--console", "--data", "data")
+    assert re.findall(r'"(\w+)":', line) == list(started.ready)
 
 
 def test_backup_and_restore(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metaq.protocol import never
+from metaq.protocol.handling import never
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from metaq.ha.conductor import Conductor, Identity
-from metaq.ha.fixed_conductor import FixedConductor
+from metaq.ha.conducting.conductor import Conductor, Identity
+from metaq.ha.conducting.fixed_conductor import FixedConductor
+from metaq.ha.conducting.node_driver import Peer
+from metaq.ha.conducting.node_files import NodeRecord
 from metaq.ha.group_record import GroupKeys
-from metaq.ha.node_driver import Peer
-from metaq.ha.node_files import NodeRecord
 from tests.simulation.disk import Disk
 from tests.simulation.faulty_register import RegisterClient
 from tests.simulation.stream import SimNode

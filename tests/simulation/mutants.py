@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from metaq.ha import node_driver, register_session
 from metaq.ha.actions import Action, SetRequired, Stream
+from metaq.ha.conducting import node_driver
 from metaq.ha.decisions import candidate, following, master, membership
 from metaq.ha.group_record import GroupRecord, Member
+from metaq.ha.registers import register_session
 from metaq.ha.view import Own, PendingSwap, Source, View
 
 

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ from tests.spark.running import RunningPipeline, batches_done
 from tests.spark.support import JVM_OPTIONS, QUICK_TO_KILL
 from tests.support.binlog import Running, write_config
 from tests.support.database import Database
-from tests.support.metaq import COMMAND, Metaq
-from tests.support.processes import Child
+from tests.support.metaq import Metaq
 from tests.support.rounds import rounds, seeded
 from tests.support.spark_jars import delta_jars, driver_jars
 
@@ -163,16 +163,17 @@ def kill_while_applying(
 
 
 class Verifying:
-    """`metaq pipeline verify binlog-mirror` as a process."""
+    """`metaq pipeline verify binlog-mirror` in a thread of this process, which has Spark already."""
 
     def __init__(self, mirroring: Mirroring, *arguments: str) -> None:
-        words = ("pipeline", "verify", "binlog-mirror", "--config", str(mirroring.config), *arguments)
-        self.child = Child([*COMMAND, *words], mirroring.home / "verify.log")
+        pool = ThreadPoolExecutor(1)
+        self._done = pool.submit(run_command, mirroring, "verify", "binlog-mirror", *arguments)
+        pool.shutdown(wait=False)
+
+    @property
+    def is_running(self) -> bool:
+        return not self._done.done()
 
     def done(self) -> tuple[int, str]:
         """Waits for its end; returns exit code and output."""
-        try:
-            code = self.child.process.wait(VERIFY_S)
-            return code, self.child.log.read_text(encoding="utf-8", errors="replace")
-        finally:
-            self.child.kill()
+        return self._done.result(VERIFY_S)

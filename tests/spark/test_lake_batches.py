@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,38 +116,41 @@ class Failure(Exception):
     """Stands for a power failure."""
 
 
-@pytest.fixture(scope="module")
-def first_batch(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake with one batch, to be copied."""
-    config = written_config(tmp_path_factory.mktemp("first"), "", DATED, "lake")
-    batches(spark, config).write(messages(spark, [*FIRST, "bad"]), BatchId(QUERY, 0))
-    return Path(config.path)
+WRITES = 3
+"""The tables that a batch is written to, one after the other."""
 
 
-@pytest.mark.parametrize("calls", [0, 1, 2, 3])
 def test_a_batch_that_failed_between_its_writes_is_stored_once(
-    spark: SparkSession, first_batch: Path, make: Make, monkeypatch: pytest.MonkeyPatch, calls: int
+    spark: SparkSession, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch fails after `calls` of its three writes."""
+    """The batch fails before its first write, then after its first one, and so on to its last one."""
     config = make(records=DATED)
-    shutil.copytree(first_batch, config.path)
+    batches(spark, config).write(messages(spark, [*FIRST, "bad"]), BatchId(QUERY, 0))
     # The agent has sent its last line again, and continues.
     second = messages(spark, [FIRST[3], "bad", f"{STORED:%Y-%m-%d} new", "worse"], first=3)
-    done: list[str] = []
     append = DeltaTables.append
+    for calls in range(WRITES + 1):
+        done: list[str] = []
 
-    def fail(self: DeltaTables, name: str, *args: Any, **named: Any) -> None:
-        if len(done) == calls:
-            raise Failure
-        append(self, name, *args, **named)
-        done.append(name)
+        def fail(
+            self: DeltaTables,
+            name: str,
+            *args: Any,
+            done: list[str] = done,
+            calls: int = calls,
+            **named: Any,
+        ) -> None:
+            if len(done) == calls:
+                raise Failure
+            append(self, name, *args, **named)
+            done.append(name)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(DeltaTables, "append", fail)
-        with pytest.raises(Failure):
-            batches(spark, config).write(second, BatchId(QUERY, 1))
-            raise Failure
-    assert len(done) == calls
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaTables, "append", fail)
+            with pytest.raises(Failure):
+                batches(spark, config).write(second, BatchId(QUERY, 1))
+                raise Failure
+        assert len(done) == calls
     batches(spark, config).write(second, BatchId(QUERY, 1))
     day = STORED.date()
     assert lines(spark, config) == [(n, n, day) for n in (0, 1, 2, 3, 5)]

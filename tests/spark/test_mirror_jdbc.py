@@ -32,7 +32,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq
 from tests.support.mysql import MySql
 from tests.support.postgresql import PostgreSql
-from tests.support.rounds import kill_loop, rounds, seeded
+from tests.support.rounds import kill_loop, rounds, seeded, soak
 from tests.support.waiting import wait_until
 
 # Each batch is a few dozen Spark jobs, which take long on a busy machine.
@@ -427,7 +427,13 @@ class Interruptions:
                 raise RuntimeError(point)
 
 
+# MySQL gets the same statements as MariaDB.
 @kill_loop
+@pytest.mark.parametrize(
+    "other",
+    ["second_mariadb", pytest.param("mysql_server", marks=soak), "postgresql_server"],
+    indirect=True,
+)
 def test_a_run_may_end_between_any_two_statements(
     mirroring: Mirroring, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -484,6 +490,8 @@ def require_same(mirroring: Mirroring, other: Other) -> None:
         assert {(row["id"],): row for row in found} == mirroring.source(table, "id")
 
 
+# `make test` kills the mirror in Delta, and ends runs into PostgreSQL between their statements.
+@soak
 @kill_loop
 @pytest.mark.parametrize("other", ["postgresql_server"], indirect=True)
 def test_kills_while_batches_are_applied(mirroring: Mirroring, other: Other) -> None:

@@ -56,6 +56,13 @@ class Metaq:
         ports = ("--namesrv-port", "0", "--broker-port", "0")
         return cls("serve", *ports, "--data", str(home / "data"), *arguments, home=home)
 
+    @classmethod
+    def console(cls, home: Path, nameservers: str, *arguments: str, listen: str = "127.0.0.1:0") -> Metaq:
+        """Starts the console of a cluster, which it polls every second. Its state is under `home`."""
+        home.mkdir(parents=True, exist_ok=True)
+        flags = ("--namesrv", nameservers, "--listen", listen, "--poll-interval", "1")
+        return cls("console", *flags, "--state", str(home / "state"), *arguments, home=home)
+
     @property
     def nameserver(self) -> str:
         return self.ready["nameserver"]

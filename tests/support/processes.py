@@ -48,8 +48,8 @@ class Child:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            # Tests look for sentences in the logs of servers.
-            env={"METAQ_LOG_FORMAT": "text", **os.environ, **(environment or {})},
+            # Tests look for sentences in the logs of servers. A console costs CPU time: tests ask for it.
+            env={"METAQ_LOG_FORMAT": "text", "METAQ_CONSOLE": "false", **os.environ, **(environment or {})},
         )
 
     @property

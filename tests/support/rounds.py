@@ -14,6 +14,8 @@ import pytest
 LONG = os.environ.get("METAQ_LONG", "") not in ("", "0")
 LONG_TIMEOUT_S = 3 * 3600
 kill_loop = pytest.mark.kill_loop
+soak = pytest.mark.soak
+"""Leaves a test, or one of its parameters, to `make soak`."""
 
 
 def rounds(short: int, long: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from metaq.memory import TRIM_BYTES, MemoryTrim, allocator_trim, own_memory_bytes
 from metaq.settings import ServerSettings
+from tests.support.maven import REPOSITORY_ROOT
 from tests.support.waiting import run
 
 
@@ -145,6 +146,29 @@ for sizes in ([16 << 20], [12 << 20, 12 << 20]):
 allocator_trim()()
 print(own_memory_bytes() - before)
 """
+
+
+FREED = """
+from metaq._core import FrameDecoder, give_back_freed_memory
+from metaq.memory import own_memory_bytes
+from tests.support.waiting import wait_until
+
+give_back_freed_memory(50)
+before = own_memory_bytes()
+unfinished = (1 << 20).to_bytes(4) + bytes(60_000)
+decoders = [FrameDecoder() for _ in range(1_000)]
+for decoder in decoders:
+    decoder.feed(unfinished)
+assert own_memory_bytes() - before > 50 << 20
+# Each of those that stay follows nine that go.
+decoders[:] = decoders[9::10]
+wait_until(lambda: own_memory_bytes() - before < 16 << 20, 30, "most of it is back")
+"""
+
+
+def test_the_data_plane_gives_pages_back_by_itself() -> None:
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, cwd=REPOSITORY_ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_arena_keeps_what_was_freed_after_a_peak() -> None:

@@ -14,8 +14,8 @@ from metaq.protocol.clients import GetConsumerListByGroup, GetConsumerRunningInf
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Handlers, Request, Response, Unavailable, handles
 from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.handling.pump import Pump
 from metaq.protocol.offsets import QueueOffset
-from metaq.protocol.pump import Pump
 from metaq.protocol.routes import GetAllTopicListFromNameServer, GetRouteInfoByTopic, GetTopicsByCluster
 from metaq.remoting import Connection, Connections, split_address
 from metaq.settings import ServerSettings

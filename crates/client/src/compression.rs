@@ -57,7 +57,7 @@ impl CompressionFormat {
 
     /// Reads bits 8 to 10 of a message's system flag. Clients before 5.0 know only zlib and leave them empty.
     fn from_system_flag(system_flag: i32) -> Result<CompressionFormat, CompressionError> {
-        match system_flag >> 8 & 7 {
+        match (system_flag >> 8) & 7 {
             0 | 3 => Ok(CompressionFormat::Zlib),
             1 => Ok(CompressionFormat::Lz4),
             2 => Ok(CompressionFormat::Zstd),

@@ -7,6 +7,7 @@
 
 use pyo3::prelude::*;
 
+mod allocator;
 mod client;
 mod codec;
 mod enter;
@@ -23,6 +24,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FrameError", py.get_type::<enter::FrameError>())?;
     module.add("ConnectionGone", py.get_type::<enter::ConnectionGone>())?;
     module.add("CompressionFailure", py.get_type::<enter::CompressionFailure>())?;
+    module.add_function(wrap_pyfunction!(allocator::give_back_freed_memory, module)?)?;
     // server
     module.add_class::<server::apache_ha::ApacheFollowerFigures>()?;
     module.add_class::<server::apache_ha::ApacheHaFollower>()?;

@@ -4,11 +4,16 @@
 //! `valgrind --tool=callgrind --callgrind-out-file=out target/release/examples/hot_requests send 20000` and
 //! `callgrind_annotate --inclusive=yes out`. The difference between two counts, divided by the difference between the
 //! numbers of requests, leaves out what starting and stopping cost. Modes: `send` and `send-sync` (which waits for the
-//! disk), `batch`, `pull` (one message each), `pull-many` (32 each), `offsets`.
+//! disk), `batch`, `pull` (one message each), `pull-many` (32 each), `offsets`. With `--features allocator` it uses the
+//! allocator of the built module instead of the system's.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
+
+#[cfg(feature = "allocator")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 use support::request_code::{PULL_MESSAGE, SEND_BATCH_MESSAGE, SEND_MESSAGE_V2, UPDATE_CONSUMER_OFFSET};
 use support::{Client, Fields, GROUP, Plane, batch, but, properties, pull_fields, queue_fields, send_fields};

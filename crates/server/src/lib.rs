@@ -58,8 +58,10 @@ pub use settings::{
     BrokerSettings, LimitSettings, PullSettings, ServerSettings, TimerSettings, TransactionSettings,
 };
 pub use timer::delivery::TimerFigures;
+pub use timer::listing::{DelayedCounts, DelayedListing, DelayedMessage, DelayedSearch, LevelCount};
 pub use timer::recall::Recall;
-pub use transaction::open::Look;
+pub use transaction::by_hand::{Decided, OpenTransaction, OpenTransactions};
+pub use transaction::open::{End, Look};
 
 /// An error of a listener, of a plane, or of a call from Python.
 #[derive(Debug, thiserror::Error)]

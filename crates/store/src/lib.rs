@@ -58,4 +58,7 @@ pub use queue::dispatch::SCHEDULE_TOPIC;
 pub use recovery::truncation::{Truncation, truncate};
 pub use settings::StoreSettings;
 pub use store::Store;
-pub use timer::timer_log::{TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition, TimerStart};
+pub use timer::timer_log::{
+    TIMER_TOPIC, TimerCounts, TimerEntry, TimerFound, TimerListing, TimerLog, TimerOutline, TimerPosition,
+    TimerSearch, TimerSpans, TimerStart,
+};

@@ -69,7 +69,7 @@ impl Store {
             log_end: recovered.end,
             flushed_mark: recovered.flushed_mark,
             stopped_cleanly: recovered.is_clean,
-            boot_id: self.shared.boot_id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            boot_id: format!("{:032x}", u128::from_be_bytes(self.shared.boot_id)),
         }
     }
 

@@ -7,12 +7,14 @@ topics.py   `topics`; topic_figures.py collects the figures of all topics for li
 offsets.py  `offsets`
 groups/     `groups`: consumer groups
 messages/   `messages` and `dead_letters`
+waiting/    `delayed` and `transactions`: messages that wait for their time or for a decision
 traces/     `traces`: the timeline of one message
 brokers/    `brokers`, connected clients and groups of brokers
 health/     `health`: what is wrong in a cluster, and documents for a support bundle
+pipelines/  `pipelines`: the reports of pipelines and Spark queries that run
 
 The parts send their requests through `calls.py`, which finds brokers, asks many at once and tries again.
-`results.py` has everything that is returned, `positions.py` the four kinds of positions, `limits.py` the
+`results.py` has most results, `positions.py` the four kinds of positions, `limits.py` the
 rates that brokers allow, `kinds.py` the names of the system and `versions.py` RocketMQ's versions.
 
 The command line, the Spark source and the pipelines use it. It works on MetaQ's brokers and on Apache's, and
@@ -22,6 +24,7 @@ test pins it. Users read docs/admin-client.md.
 
 from metaq.admin import aio
 from metaq.admin.limits import Rate
+from metaq.admin.pipelines.reports import PipelineReport, PipelineReports
 from metaq.admin.positions import Position, parse_position
 from metaq.admin.results import (
     Bounds,
@@ -48,6 +51,7 @@ from metaq.admin.results import (
     Members,
     MessageCopy,
     NameServer,
+    NewestMessages,
     Progress,
     QueuePart,
     QueueProgress,
@@ -60,6 +64,7 @@ from metaq.admin.results import (
     RunningMembers,
     Subscription,
     SubscriptionConflict,
+    Switched,
     Topic,
     TopicFigures,
     TopicName,
@@ -70,6 +75,16 @@ from metaq.admin.results import (
 from metaq.admin.sync import Admin
 from metaq.admin.traces.otlp import spans
 from metaq.admin.traces.timelines import Timeline, TimelineEvent, TimelineGroup
+from metaq.admin.waiting.results import (
+    Decision,
+    DelayedMessage,
+    DelayedMessages,
+    DelayedOverview,
+    DelayLevelCount,
+    DueBucket,
+    OpenTransaction,
+    OpenTransactions,
+)
 from metaq.credentials import Credentials
 from metaq.protocol.bodies import READ, WRITE
 
@@ -89,6 +104,12 @@ __all__ = [
     "Credentials",
     "DeadLetter",
     "DeadLetterCount",
+    "Decision",
+    "DelayLevelCount",
+    "DelayedMessage",
+    "DelayedMessages",
+    "DelayedOverview",
+    "DueBucket",
     "Finding",
     "Group",
     "GroupFigures",
@@ -102,6 +123,11 @@ __all__ = [
     "Members",
     "MessageCopy",
     "NameServer",
+    "NewestMessages",
+    "OpenTransaction",
+    "OpenTransactions",
+    "PipelineReport",
+    "PipelineReports",
     "Position",
     "Progress",
     "QueuePart",
@@ -116,6 +142,7 @@ __all__ = [
     "RunningMembers",
     "Subscription",
     "SubscriptionConflict",
+    "Switched",
     "Timeline",
     "TimelineEvent",
     "TimelineGroup",

@@ -12,8 +12,11 @@ from metaq.admin.health.checks import HealthChecks
 from metaq.admin.messages.dead_letters import DeadLetters
 from metaq.admin.messages.stored_messages import Messages
 from metaq.admin.offsets import Offsets
+from metaq.admin.pipelines.report_topic import Pipelines
 from metaq.admin.topics import Topics
 from metaq.admin.traces.message_traces import Traces
+from metaq.admin.waiting.delayed import Delayed
+from metaq.admin.waiting.transactions import Transactions
 from metaq.credentials import Credentials
 
 __all__ = ["Admin"]
@@ -49,9 +52,12 @@ class Admin:
         self.groups = ConsumerGroups(self._calls, self.offsets)
         self.messages = Messages(self._calls, self.offsets)
         self.dead_letters = DeadLetters(self._calls, self.offsets)
+        self.delayed = Delayed(self._calls)
+        self.transactions = Transactions(self._calls)
         self.traces = Traces(self._calls, self.offsets, self.topics, self.groups)
         self.brokers = Brokers(self._calls)
         self.health = HealthChecks(self._calls)
+        self.pipelines = Pipelines(self._calls, self.offsets, self.topics)
 
     async def close(self) -> None:
         """Closes the connections. Safe to call twice."""

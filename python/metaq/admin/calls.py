@@ -168,15 +168,16 @@ class Calls:
     async def from_each(
         self, brokers: Iterable[str], ask: Callable[[str], Awaitable[_T]]
     ) -> tuple[dict[str, _T], tuple[BrokerFailure, ...]]:
-        """Asks all brokers in parallel. Returns their answers and the brokers that did not answer; raises
-        what the first of those raised if no partial results are wanted, or if no broker answered."""
+        """Asks all brokers in parallel. Returns their answers and the brokers that did not answer or could
+        not at the moment; raises what the first of those raised if no partial results are wanted, or if no
+        broker answered."""
         errors: dict[str, MetaqError] = {}
 
         async def one(broker: str) -> list[_T]:
             try:
                 return [await ask(broker)]
-            except (Unreachable, NoRoute) as error:
-                if not self._is_partial:
+            except MetaqError as error:
+                if not self._is_partial or not (error.retriable or isinstance(error, NoRoute)):
                     raise
                 errors[broker] = error
                 return []

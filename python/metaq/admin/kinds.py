@@ -20,8 +20,9 @@ def topic_kind(topic: str, of_brokers: Collection[str]) -> TopicKind:
         return "retry"
     if topic.startswith(names.DEAD_LETTER_PREFIX):
         return "dead-letter"
+    is_known = topic in of_brokers or topic in names.RESERVED or topic in names.TELEMETRY_TOPICS
     # Apache's brokers write this prefix in both cases.
-    if topic in of_brokers or topic in names.RESERVED or topic.lower().startswith(names.SYSTEM_PREFIX):
+    if is_known or topic.lower().startswith(names.SYSTEM_PREFIX):
         return "system"
     return "normal"
 

@@ -132,6 +132,8 @@ class TopicOverview:
     failures: tuple[BrokerFailure, ...] = ()
     missing: tuple[str, ...] = ()
     """A sentence for each broker that does not report all figures."""
+    brokers: tuple[str, ...] = ()
+    """The brokers that answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,8 @@ class GroupOverview:
     failures: tuple[BrokerFailure, ...] = ()
     missing: tuple[str, ...] = ()
     """A sentence for each broker that does not report all figures."""
+    brokers: tuple[str, ...] = ()
+    """The brokers that answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,11 +419,32 @@ class ResendOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class NewestMessages:
+    """The newest messages of a topic, the newest first, without a gap: every selected message that is newer
+    than the last one is among them."""
+
+    messages: tuple[Message, ...]
+    before: str | None
+    """The place where the next search goes on; None if no message is left."""
+    is_truncated: bool
+    """The search ended at one of its bounds before it found enough."""
+    scanned: int
+    """Messages that were looked at, whether they were selected or not."""
+    unseen: int
+    """Messages that were not looked at."""
+    ends: Mapping[Queue, int]
+    """The offset of the next message to come, by queue."""
+    queues_left_out: int = 0
+    """Queues that were not read, because there are too many, and that may have messages as new as these."""
+    failures: tuple[BrokerFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class MessageCopy:
-    """A copy of a stored message, and its place."""
+    """A message that was sent, or sent again, and its place."""
 
     id: str
-    """The unique id, which is that of the first message."""
+    """The unique id; of a copy, that of the first message."""
     offset_id: str
     queue: Queue
     queue_offset: int
@@ -488,6 +513,18 @@ class BrokerFigures:
     earliest_stored_ms: int | None
     values: Mapping[str, str] = field(default_factory=dict)
     """Everything that the broker reports, under its own names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """A planned switch of the master of a broker group that happened."""
+
+    name: str
+    epoch: int
+    former: int
+    """The id of the node that was master before."""
+    master: int
+    took_ms: int
 
 
 @dataclass(frozen=True, slots=True)

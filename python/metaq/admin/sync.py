@@ -1,45 +1,33 @@
-"""The administration client for plain code: the same names and signatures, and calls that wait."""
+"""The administration client for plain code: the same names and signatures, and calls that wait.
+
+Its other parts are in the files `sync.py` of `groups/`, `messages/`, `waiting/` and `pipelines/`.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, TypeVar, cast
+from typing import Self
 
 from metaq.admin import aio, offsets, topics
 from metaq.admin.brokers import servers
-from metaq.admin.groups import consumer_groups
+from metaq.admin.groups.sync import ConsumerGroups
 from metaq.admin.health import checks
 from metaq.admin.limits import Rate
-from metaq.admin.messages import dead_letters, stored_messages
-from metaq.admin.messages.dead_letters import RATE
-from metaq.admin.messages.queue_reading import OnWait
-from metaq.admin.messages.stored_messages import LIMIT
+from metaq.admin.messages.sync import DeadLetters, Messages
+from metaq.admin.pipelines.sync import Pipelines
 from metaq.admin.positions import Position
 from metaq.admin.results import (
     Bounds,
     BrokerConfiguration,
     BrokerFigures,
+    ClientKind,
     Cluster,
     ConnectedClients,
-    DeadLetter,
-    DeadLetterCount,
-    Group,
-    GroupName,
-    GroupOverview,
-    Groups,
-    GroupSettings,
     Health,
     Limits,
-    Members,
-    MessageCopy,
-    Progress,
     QueuePart,
-    ResendOutcome,
-    Reset,
-    RunningMembers,
+    Switched,
     Topic,
     TopicFigures,
     TopicName,
@@ -50,15 +38,13 @@ from metaq.admin.results import (
 from metaq.admin.topic_figures import Advance
 from metaq.admin.traces import message_traces
 from metaq.admin.traces.timelines import Timeline
-from metaq.client.message import Message
+from metaq.admin.waiting.sync import Delayed, Transactions
 from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
 from metaq.credentials import Credentials
 from metaq.protocol.bodies import READ, WRITE
 from metaq.protocol.names import TRACE_TOPIC
-
-_T = TypeVar("_T")
-_END: Final = object()
+from metaq.protocol.replication import GroupStatus
 
 
 class Topics:
@@ -130,14 +116,18 @@ class Topics:
         *,
         cluster: str | None = None,
         advance: Advance | None = None,
+        one_by_one: bool = True,
     ) -> TopicOverview:
         """Returns what the chosen topics hold and how much they are used.
 
         A MetaQ broker answers for 1,000 topics at once. Others are asked for each chosen topic, and do not
-        report everything: `missing` says so. `advance` is called with the number of topics that were read
-        since the last call.
+        report everything: `missing` says so. Without `one_by_one`, those return only names and queues, with
+        a bounded number of requests. `advance` is called with the number of topics that were read since the
+        last call.
         """
-        return self._portal.run(self._work.figures, chosen, cluster=cluster, advance=advance)
+        return self._portal.run(
+            self._work.figures, chosen, cluster=cluster, advance=advance, one_by_one=one_by_one
+        )
 
     def figures_of(self, topic: str) -> TopicFigures:
         """Returns what one topic holds and how much it is used. Raises NoRoute."""
@@ -175,153 +165,6 @@ class Topics:
             messages_per_second=messages_per_second,
             bytes_per_second=bytes_per_second,
         )
-
-
-class ConsumerGroups:
-    """Creates, changes, lists, shows, resets and deletes consumer groups."""
-
-    def __init__(self, portal: Portal, work: consumer_groups.ConsumerGroups) -> None:
-        self._portal = portal
-        self._work = work
-
-    def create(
-        self,
-        group: str,
-        *,
-        retries_max: int = 16,
-        retry_queues: int = 1,
-        enabled: bool = True,
-        broadcast_allowed: bool = True,
-        ordered: bool = False,
-        attributes: Mapping[str, str] | None = None,
-        cluster: str | None = None,
-    ) -> tuple[GroupSettings, ...]:
-        """Creates a group on every broker of a cluster, or of all. Nothing happens on brokers that have it
-        already. Raises AlreadyExists if a broker has it with other settings."""
-        return self._portal.run(
-            self._work.create,
-            group,
-            retries_max=retries_max,
-            retry_queues=retry_queues,
-            enabled=enabled,
-            broadcast_allowed=broadcast_allowed,
-            ordered=ordered,
-            attributes=attributes,
-            cluster=cluster,
-        )
-
-    def change(
-        self,
-        group: str,
-        *,
-        retries_max: int | None = None,
-        retry_queues: int | None = None,
-        enabled: bool | None = None,
-        broadcast_allowed: bool | None = None,
-        ordered: bool | None = None,
-        attributes: Mapping[str, str | None] | None = None,
-    ) -> tuple[GroupSettings, ...]:
-        """Changes these settings on every broker that has the group; None removes an attribute. Raises
-        NoSuchGroup."""
-        return self._portal.run(
-            self._work.change,
-            group,
-            retries_max=retries_max,
-            retry_queues=retry_queues,
-            enabled=enabled,
-            broadcast_allowed=broadcast_allowed,
-            ordered=ordered,
-            attributes=attributes,
-        )
-
-    def list(self, *, cluster: str | None = None) -> Groups:
-        """Lists all groups, of one cluster or of all; `kind` separates users' groups from the system's."""
-        return self._portal.run(self._work.list, cluster=cluster)
-
-    def figures(
-        self,
-        chosen: Callable[[GroupName], bool] | None = None,
-        *,
-        cluster: str | None = None,
-        advance: Advance | None = None,
-    ) -> GroupOverview:
-        """Returns how far the chosen groups are behind, and how many clients they have.
-
-        A MetaQ broker answers for 1,000 groups at once. Others need some requests for each chosen group.
-        `advance` is called with the number of groups that were read since the last call.
-        """
-        return self._portal.run(self._work.figures, chosen, cluster=cluster, advance=advance)
-
-    def show(self, group: str) -> Group:
-        """Returns the settings, members and progress of a group. Raises NoSuchGroup."""
-        return self._portal.run(self._work.show, group)
-
-    def delete(self, group: str, *, keep_offsets: bool = False) -> tuple[str, ...]:
-        """Deletes a group, with its offsets unless they are to be kept. Returns the brokers that had it.
-        Raises NoSuchGroup."""
-        return self._portal.run(self._work.delete, group, keep_offsets=keep_offsets)
-
-    def limits(self, group: str) -> tuple[Limits, ...]:
-        """Returns how much each broker gives to all consumers of a group together. Raises NoSuchGroup."""
-        return self._portal.run(self._work.limits, group)
-
-    def limit(
-        self, group: str, *, messages_per_second: Rate = None, bytes_per_second: Rate = None
-    ) -> tuple[Limits, ...]:
-        """Limits how much each broker gives to all consumers of a group together; `"none"` removes a limit.
-        Raises NoSuchGroup, and NotSupported for a broker that is not one of MetaQ's."""
-        return self._portal.run(
-            self._work.limit,
-            group,
-            messages_per_second=messages_per_second,
-            bytes_per_second=bytes_per_second,
-        )
-
-    def members(self, group: str) -> Members:
-        """Returns the clients of a group that are connected now; none is not an error."""
-        return self._portal.run(self._work.members, group)
-
-    def running(self, group: str, *, stacks: bool = False) -> RunningMembers:
-        """Asks the clients of a group which queues they consume and what they subscribe to; with `stacks`
-        also what their threads do. A client that does not answer has an `error`."""
-        return self._portal.run(self._work.running, group, stacks=stacks)
-
-    def progress(self, group: str, topic: str | None = None) -> Progress:
-        """Returns how far a group is in each queue, of one topic or of all, in messages and in time. A group
-        that has not committed anything has no queues."""
-        return self._portal.run(self._work.progress, group, topic)
-
-    def reset(
-        self,
-        group: str,
-        topic: str,
-        to: Position,
-        *,
-        queues: Iterable[Queue] | None = None,
-        dry_run: bool = False,
-    ) -> Reset:
-        """Moves a group to a position in a topic: in all its queues, or in those that are given.
-
-        It works for groups that run and for groups that do not. With `dry_run` nothing is changed. Raises
-        NoRoute, NoSuchGroup, UsageError for an offset that a queue does not hold, and NotSupported for
-        brokers before 5.0.
-        """
-        return self._portal.run(self._work.reset, group, topic, to, queues=queues, dry_run=dry_run)
-
-    def clone(self, source: str, target: str, topic: str, *, dry_run: bool = False) -> Reset:
-        """Moves a group to where another one is in a topic. If the target does not exist, it is created with
-        the settings of the source.
-
-        Queues in which the source has committed nothing stay as they are. A place that the queue no longer
-        holds becomes the first one that it holds. With `dry_run` nothing is changed. Raises NoRoute and
-        NoSuchGroup.
-        """
-        return self._portal.run(self._work.clone, source, target, topic, dry_run=dry_run)
-
-    def apply(self, plan: Reset) -> Reset:
-        """Moves a group exactly as a dry run has planned it. Raises Refused if a queue no longer holds the
-        planned offset."""
-        return self._portal.run(self._work.apply, plan)
 
 
 class Offsets:
@@ -379,132 +222,6 @@ class Offsets:
         return self._portal.run(self._work.measure, parts, bytes_max)
 
 
-class Messages:
-    """Finds messages by id, by key and by time, reads topics, and sends stored messages again. Nothing is
-    consumed by it."""
-
-    def __init__(self, portal: Portal, work: stored_messages.Messages) -> None:
-        self._portal = portal
-        self._work = work
-
-    def by_id(self, topic: str, id: str) -> tuple[Message, ...]:
-        """Finds a message by the id that its producer got. There are several if it was sent again or stored
-        again for a retry. Raises NoSuchMessage and NoRoute."""
-        return self._portal.run(self._work.by_id, topic, id)
-
-    def by_offset_id(self, offset_id: str) -> Message:
-        """Finds a message by its offset id, which names its broker and its place there. Raises UsageError
-        and NoSuchMessage."""
-        return self._portal.run(self._work.by_offset_id, offset_id)
-
-    def by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin: datetime | None = None,
-        end: datetime | None = None,
-        limit: int = LIMIT,
-    ) -> tuple[Message, ...]:
-        """Finds the newest messages with a key, of all times or of those stored between two; the oldest
-        first. Raises NoRoute."""
-        return self._portal.run(self._work.by_key, topic, key, begin=begin, end=end, limit=limit)
-
-    def by_time(
-        self, topic: str, begin: datetime, end: datetime, *, limit: int = LIMIT
-    ) -> tuple[Message, ...]:
-        """Returns the first messages that were stored from one time on and before another. Raises NoRoute."""
-        return self._portal.run(self._work.by_time, topic, begin, end, limit=limit)
-
-    def read(
-        self,
-        topic: str,
-        start: Position = "earliest",
-        end: Position = "latest",
-        *,
-        follow: bool = False,
-        last: int | None = None,
-        tags: str | Iterable[str] | None = None,
-        sql: str | None = None,
-        key: str | None = None,
-        queues: Iterable[Queue] | None = None,
-        on_wait: OnWait | None = None,
-    ) -> Iterator[Message]:
-        """Yields the messages of a topic between two positions in the order in which they were stored. With
-        `follow` it goes on with those that arrive, and does not end.
-
-        `last` yields only that many messages before the end. `tags`, `sql` and `key` select messages; tags
-        and a SQL92 expression exclude each other. `queues` are the queues to read. While it follows, it waits
-        for a broker that is away, and calls `on_wait` with its name and the error. Raises NoRoute and
-        UsageError.
-        """
-        return _iterate(
-            self._portal,
-            lambda: self._work.read(
-                topic,
-                start,
-                end,
-                follow=follow,
-                last=last,
-                tags=tags,
-                sql=sql,
-                key=key,
-                queues=queues,
-                on_wait=on_wait,
-            ),
-        )
-
-    def resend(self, message: Message, *, group: str | None = None) -> MessageCopy:
-        """Sends a stored message again: to its topic, so that all groups get it, or to one group alone. The
-        copy has the same id. Raises NoRoute, NoSuchGroup, NoSuchMessage and UsageError."""
-        return self._portal.run(self._work.resend, message, group=group)
-
-
-class DeadLetters:
-    """Counts and lists the dead letters of groups, and gives them to their group again."""
-
-    def __init__(self, portal: Portal, work: dead_letters.DeadLetters) -> None:
-        self._portal = portal
-        self._work = work
-
-    def counts(self, groups: Iterable[str] | None = None) -> tuple[DeadLetterCount, ...]:
-        """Counts the dead letters of these groups, or of every group that has some. Each group needs a few
-        requests."""
-        return self._portal.run(self._work.counts, groups)
-
-    def list(self, group: str, *, resent: bool = False) -> Iterator[DeadLetter]:
-        """Yields the dead letters of a group that were not sent again yet; with `resent` all of them. Raises
-        NoSuchGroup."""
-        return _iterate(self._portal, lambda: self._work.list(group, resent=resent))
-
-    def find(self, group: str, id: str) -> DeadLetter:
-        """Finds a dead letter by its id or its offset id. Raises NoSuchGroup and NoSuchMessage."""
-        return self._portal.run(self._work.find, group, id)
-
-    def resend(self, group: str, *, rate: float = RATE) -> Iterator[DeadLetter]:
-        """Gives a group its dead letters again, `rate` a second, and yields each one after it was sent.
-
-        No other group gets them, and their tries are counted anew. If it is interrupted, the next call
-        continues from there. Raises NoSuchGroup.
-        """
-        return _iterate(self._portal, lambda: self._work.resend(group, rate=rate))
-
-    def resend_each(
-        self, group: str, ids: Iterable[str] | None = None, *, rate: float = RATE
-    ) -> Iterator[ResendOutcome]:
-        """Gives a group its dead letters again, or those with these ids, and yields what became of each one.
-
-        A letter that a broker refuses does not keep the others back, and the next call tries it again. If a
-        broker does not answer, the rest of its queue waits for the next call. Raises NoSuchGroup.
-        """
-        return _iterate(self._portal, lambda: self._work.resend_each(group, ids, rate=rate))
-
-    def resend_one(self, group: str, id: str) -> DeadLetter:
-        """Gives a group one of its dead letters again, by its id or its offset id. Raises NoSuchGroup and
-        NoSuchMessage."""
-        return self._portal.run(self._work.resend_one, group, id)
-
-
 class Traces:
     """Tells what happened to one message. Nothing is consumed by it."""
 
@@ -533,10 +250,10 @@ class Brokers:
         """Returns all name servers and brokers. One that does not answer has an `error`."""
         return self._portal.run(self._work.cluster)
 
-    def clients(self, broker: str | None = None) -> ConnectedClients:
-        """Lists the producers and consumers that are connected to a broker, or to all. Raises NoRoute for a
-        name that is not known."""
-        return self._portal.run(self._work.clients, broker)
+    def clients(self, broker: str | None = None, *, kind: ClientKind | None = None) -> ConnectedClients:
+        """Lists the producers and consumers that are connected to a broker, or to all; or those of one kind.
+        Raises NoRoute for a name that is not known."""
+        return self._portal.run(self._work.clients, broker, kind=kind)
 
     def configuration(self, broker: str) -> BrokerConfiguration:
         """Returns the settings that a broker runs with. Raises NoRoute for a name that is not known."""
@@ -555,6 +272,21 @@ class Brokers:
     def figures(self, broker: str) -> BrokerFigures:
         """Returns what a broker measures of itself. Raises NoRoute for a name that is not known."""
         return self._portal.run(self._work.figures, broker)
+
+    def group(self, name: str) -> GroupStatus:
+        """Returns the state of a broker group: who is master, and who is in sync. Raises CommandError if
+        there is none; Apache's brokers are in none."""
+        return self._portal.run(self._work.group, name)
+
+    def switch(self, name: str, to: int) -> Switched:
+        """Makes another node of a broker group master, without losses. Raises CommandError or Refused if that
+        is not possible; then the master stays."""
+        return self._portal.run(self._work.switch, name, to)
+
+    def drain(self, broker: str) -> GroupStatus | None:
+        """Takes a node of a broker group out of service: `name/id` or an address. Returns its group as it
+        sees it afterwards. Raises CommandError or Refused if it cannot be drained; then it serves on."""
+        return self._portal.run(self._work.drain, broker)
 
 
 class HealthChecks:
@@ -610,9 +342,12 @@ class Admin:
         self.groups = ConsumerGroups(self._portal, self._admin.groups)
         self.messages = Messages(self._portal, self._admin.messages)
         self.dead_letters = DeadLetters(self._portal, self._admin.dead_letters)
+        self.delayed = Delayed(self._portal, self._admin.delayed)
+        self.transactions = Transactions(self._portal, self._admin.transactions)
         self.traces = Traces(self._portal, self._admin.traces)
         self.brokers = Brokers(self._portal, self._admin.brokers)
         self.health = HealthChecks(self._portal, self._admin.health)
+        self.pipelines = Pipelines(self._portal, self._admin.pipelines)
 
     def close(self) -> None:
         """Closes the connections. Safe to call twice."""
@@ -629,30 +364,3 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _iterate(portal: Portal, start: Callable[[], AsyncGenerator[_T, None]]) -> Iterator[_T]:
-    """Takes each item from a generator that runs on the portal's loop."""
-    generator = start()
-    taking: set[asyncio.Task[object]] = set()
-
-    async def take() -> object:
-        task = asyncio.current_task()
-        assert task is not None
-        taking.add(task)
-        task.add_done_callback(taking.discard)
-        return await anext(generator, _END)
-
-    async def end() -> None:
-        # After Ctrl-C the last item may still be awaited.
-        for task in list(taking):
-            task.cancel()
-        await asyncio.gather(*taking, return_exceptions=True)
-        await generator.aclose()
-
-    try:
-        while (item := portal.run(take)) is not _END:
-            yield cast(_T, item)
-    finally:
-        if portal.usable:
-            portal.run(end)

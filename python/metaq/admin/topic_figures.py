@@ -25,6 +25,8 @@ from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
 from metaq.protocol.topics import GetAllTopicConfig, GetTopicConfig, GetTopicStatsInfo, TopicPage
 
 PAGES_MAX: Final = 1_000
+JOINED_AT_ONCE: Final = 500
+"""Topics or groups that are added up before other coroutines run."""
 UNKNOWN_REQUEST: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
@@ -39,9 +41,15 @@ Advance = Callable[[int], None]
 
 
 async def overview(
-    calls: Calls, brokers: Sequence[str], chosen: Callable[[TopicName], bool] | None, advance: Advance | None
+    calls: Calls,
+    brokers: Sequence[str],
+    chosen: Callable[[TopicName], bool] | None,
+    advance: Advance | None,
+    *,
+    one_by_one: bool = True,
 ) -> TopicOverview:
-    """Returns the figures of the chosen topics of these brokers."""
+    """Returns the figures of the chosen topics of these brokers. Without `one_by_one`, a broker that needs a
+    request for each topic is asked only for their names and queues."""
     of_brokers = topics_of_brokers(await calls.brokers())
     missing: dict[str, str] = {}
 
@@ -58,7 +66,7 @@ async def overview(
                     f"{broker} does not report the age of messages and the rate out in a list; "
                     "`metaq topic show` asks for them"
                 )
-                return await _one_by_one(calls, broker, is_chosen, advance)
+                return await _one_by_one(calls, broker, is_chosen, advance, names_only=not one_by_one)
             page = TopicLines.decode(reply.body)
             lines.update({line.name: line for line in page.topics if is_chosen(line.name)})
             if advance is not None:
@@ -69,14 +77,17 @@ async def overview(
 
     found, failures = await calls.from_each(brokers, one)
     names = sorted({name for lines in found.values() for name in lines})
-    topics = tuple(
-        _joined(
-            topic_kind(name, of_brokers),
-            {broker: lines[name] for broker, lines in sorted(found.items()) if name in lines},
-        )
-        for name in names
+    ordered = sorted(found.items())
+    unknown = frozenset() if one_by_one else frozenset(missing)
+    topics: list[TopicFigures] = []
+    for number, name in enumerate(names):
+        if number % JOINED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        lines = {broker: of_broker[name] for broker, of_broker in ordered if name in of_broker}
+        topics.append(_joined(topic_kind(name, of_brokers), lines, unknown))
+    return TopicOverview(
+        tuple(topics), failures, tuple(missing[broker] for broker in sorted(missing)), tuple(sorted(found))
     )
-    return TopicOverview(topics, failures, tuple(missing[broker] for broker in sorted(missing)))
 
 
 async def figures_of(calls: Calls, brokers: Sequence[str], topic: str) -> TopicFigures:
@@ -94,7 +105,12 @@ async def figures_of(calls: Calls, brokers: Sequence[str], topic: str) -> TopicF
 
 
 async def _one_by_one(
-    calls: Calls, broker: str, is_chosen: Callable[[str], bool], advance: Advance | None
+    calls: Calls,
+    broker: str,
+    is_chosen: Callable[[str], bool],
+    advance: Advance | None,
+    *,
+    names_only: bool,
 ) -> dict[str, TopicLine]:
     configs = [
         config
@@ -103,6 +119,10 @@ async def _one_by_one(
         if is_chosen(config.topic_name)
     ]
     by_name = {config.topic_name: config for config in configs}
+    if names_only:
+        if advance is not None:
+            advance(len(by_name))
+        return {name: _line(config, _Stats()) for name, config in by_name.items()}
 
     async def one(name: str) -> TopicLine | None:
         gone = ResponseCode.TOPIC_NOT_EXIST
@@ -185,9 +205,13 @@ def _line(config: TopicConfig, stats: _Stats) -> TopicLine:
     )
 
 
-def _joined(kind: TopicKind, lines: Mapping[str, TopicLine]) -> TopicFigures:
-    """Adds up the figures that brokers have of one topic."""
+def _joined(
+    kind: TopicKind, lines: Mapping[str, TopicLine], unknown: frozenset[str] = frozenset()
+) -> TopicFigures:
+    """Adds up the figures that brokers have of one topic. The messages of the `unknown` brokers were not
+    asked for."""
     parts = list(lines.values())
+    is_known = not unknown or unknown.isdisjoint(lines)
     first = [line.first_stored_ms for line in parts if line.messages > 0]
     last = [line.last_stored_ms for line in parts if line.last_stored_ms is not None]
     # An empty topic has no size to tell.
@@ -199,10 +223,10 @@ def _joined(kind: TopicKind, lines: Mapping[str, TopicLine]) -> TopicFigures:
         tuple(lines),
         sum(line.read_queues for line in parts),
         sum(line.write_queues for line in parts),
-        sum(line.messages for line in parts),
-        None if None in sizes else sum(size or 0 for size in sizes),
-        min(known_first) if first and len(known_first) == len(first) else None,
-        max(last) if last else None,
+        sum(line.messages for line in parts) if is_known else None,
+        None if None in sizes or not is_known else sum(size or 0 for size in sizes),
+        min(known_first) if first and is_known and len(known_first) == len(first) else None,
+        max(last) if last and is_known else None,
         total([line.in_per_second for line in parts]),
         total([line.out_per_second for line in parts]),
     )

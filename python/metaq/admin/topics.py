@@ -128,14 +128,18 @@ class Topics:
         *,
         cluster: str | None = None,
         advance: Advance | None = None,
+        one_by_one: bool = True,
     ) -> TopicOverview:
         """Returns what the chosen topics hold and how much they are used.
 
         A MetaQ broker answers for 1,000 topics at once. Others are asked for each chosen topic, and do not
-        report everything: `missing` says so. `advance` is called with the number of topics that were read
-        since the last call.
+        report everything: `missing` says so. Without `one_by_one`, those return only names and queues, with
+        a bounded number of requests. `advance` is called with the number of topics that were read since the
+        last call.
         """
-        return await overview(self._calls, await self._calls.masters(cluster), chosen, advance)
+        return await overview(
+            self._calls, await self._calls.masters(cluster), chosen, advance, one_by_one=one_by_one
+        )
 
     async def figures_of(self, topic: str) -> TopicFigures:
         """Returns what one topic holds and how much it is used. Raises NoRoute."""

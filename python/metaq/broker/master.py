@@ -22,11 +22,12 @@ from metaq.broker.replication.apache_slaves import ApacheSlaves
 from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.requests.health import HealthParts, HealthRequests
+from metaq.broker.requests.open_transactions import OpenTransactions
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
 from metaq.broker.state.recall_key import load_recall_key
 from metaq.protocol import names
-from metaq.protocol.process_options import ProcessOptions
+from metaq.protocol.handling.process_options import ProcessOptions
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +72,11 @@ class Master:
         )
         self.handlers = master_handlers(node, self.plane, self.state, self.admin)
         self.handlers.add(self.transactions)
+        self.handlers.add(
+            OpenTransactions(
+                node.options, node.store, self.plane, self.transactions.next_check_ms, node.pools
+            )
+        )
         self.notices = Notices(node.pump, node.clients, self.state.groups)
         self.vanished_owners = VanishedOwners(self.plane, self.state.locks, node.clients, self.notices)
         listen = node.options.apache_ha_listen

@@ -20,13 +20,13 @@ from metaq.broker.state.clients import Change, Clients, ConsumerGroup
 from metaq.broker.state.locks import Leases
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.topics import Topics
-from metaq.ha.group_control import GroupControl
+from metaq.ha.operators.group_control import GroupControl
 from metaq.journal.journal import Journal
 from metaq.memory import MemoryTrim
 from metaq.protocol.dispatch import Unavailable
-from metaq.protocol.pump import Pump
-from metaq.protocol.slots import QuestionLimits
-from metaq.protocol.slow_requests import SlowRequests
+from metaq.protocol.handling.pump import Pump
+from metaq.protocol.handling.slots import QuestionLimits
+from metaq.protocol.handling.slow_requests import SlowRequests
 from metaq.settings import ServerSettings
 from metaq.work_pools import WorkPools
 
@@ -217,7 +217,7 @@ async def open_node(
         slow_requests=slow_requests,
     )
     undo.push_async_callback(pump.stop)
-    memory_trim = MemoryTrim(listener, options.server.memory_trim_interval_s)
+    memory_trim = MemoryTrim(listener, options.server.memory_trim_interval_s, options.server.freed_memory_ms)
     undo.push_async_callback(memory_trim.stop)
     started_ms = clock.now_ms()
     node = Node(

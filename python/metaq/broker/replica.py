@@ -22,7 +22,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers, Request
 from metaq.protocol.errors import Refused
-from metaq.protocol.process_options import ProcessOptions
+from metaq.protocol.handling.process_options import ProcessOptions
 
 _log = logging.getLogger(__name__)
 

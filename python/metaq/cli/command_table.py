@@ -31,9 +31,10 @@ class Entry:
 
 SECTIONS: dict[str, dict[str, Entry]] = {
     "Run servers": {
-        "serve": Entry("serve", "Run a name server and a broker in one process.", "serve"),
+        "serve": Entry("serve", "Run a name server, a broker and the console.", "serve"),
         "nameserver": Entry("serve", "Run a name server.", "nameserver"),
         "broker": Entry("broker", "Run a broker, or work on one that runs: drain, take-over."),
+        "console": Entry("console", "Serve the console of a cluster to browsers."),
         "dev": Entry("dev", "Run a whole cluster on this machine."),
     },
     "Send and read messages": {
@@ -42,6 +43,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "consume": Entry("consume", "Consume messages as a member of a group and print them.", "consume"),
         "message": Entry("message", "Find stored messages, show them and send them again."),
         "dlq": Entry("dlq", "List the messages that a group has given up, and send them to it again."),
+        "delayed": Entry("delayed", "Count and list the messages that wait for their time, and recall them."),
+        "transaction": Entry(
+            "transaction", "List the transactions that are open, and commit or roll them back by hand."
+        ),
     },
     "Topics and groups": {
         "topic": Entry("topic", "Create, list, show, update, limit and delete topics."),
@@ -63,7 +68,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "completion": Entry("completion", "Print a script for the completion of a shell.", "completion"),
     },
     "Data": {
-        "pipeline": Entry("pipeline", "List and run data pipelines."),
+        "pipeline": Entry("pipeline", "List and run data pipelines, and show those that run."),
         "filter": Entry("filter", "List the functions that consumers can filter messages with."),
         "parked": Entry(
             "parked", "List the messages that consumers on this machine have parked, and replay them."

@@ -184,6 +184,11 @@ def metrics_address(config: Config) -> tuple[str, int] | None:
     return address, port
 
 
+def console_folder(config: Config) -> Path:
+    """Returns the folder in which the console of `metaq serve` keeps sessions, links and its audit log."""
+    return Path(config["data"]).expanduser().absolute() / "console"
+
+
 def require_private(address: str, port: int, *, is_open: bool) -> None:
     """Raises ConfigError if other machines can connect to the address, unless that is wanted."""
     if not ipaddress.ip_address(address).is_loopback and not is_open:
@@ -237,11 +242,11 @@ def _advertised_host(config: Config, bound: str) -> str:
     if config["advertised_host"] is not None:
         return resolve_host(config["advertised_host"])
     if ipaddress.ip_address(bound).is_unspecified:
-        return _outward_address()
+        return outward_address()
     return bound
 
 
-def _outward_address() -> str:
+def outward_address() -> str:
     """Returns the address that this machine uses towards others. A datagram connect sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

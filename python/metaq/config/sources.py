@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metaq.config.options import OPTIONS, SECTIONS, Option
+from metaq.config.option import SECTIONS, Option
+from metaq.config.options import OPTIONS
 from metaq.errors import ConfigError
 
 # Other code reads these, so they are not misspelt options.

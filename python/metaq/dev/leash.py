@@ -17,13 +17,18 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     parent, command = int(sys.argv[1]), sys.argv[2:]
+    end_with_parent(parent)
+    os.execvp(command[0], command)
+
+
+def end_with_parent(parent: int) -> None:
+    """Has the system kill this process when its parent ends. Exits if that has happened already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != parent:
         # It ended before it could be watched.
         sys.exit(1)
-    os.execvp(command[0], command)
 
 
 if __name__ == "__main__":

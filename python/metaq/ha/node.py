@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from metaq.ha.conducting.node_files import NodeRecord
 from metaq.ha.epochs import History
 from metaq.ha.group_record import Member
-from metaq.ha.node_files import NodeRecord
 from metaq.ha.view import Disk, SendGate, Source, StateVersion
 
 
@@ -29,7 +29,7 @@ class Clock(Protocol):
 
 
 class Files(Protocol):
-    """Keeps what a node must not forget (`node_files.py`)."""
+    """Keeps what a node must not forget (`conducting/node_files.py`)."""
 
     async def load(self) -> NodeRecord | None:
         """Returns what was kept, None in a new directory. Raises MetadataDamaged."""

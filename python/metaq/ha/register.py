@@ -147,7 +147,7 @@ def parse_register(text: str) -> RegisterAddress:
 def open_register(text: str) -> Register:
     """Returns the register at the address. It connects when it is first used. Raises ConfigError."""
     # Whoever needs only the interface does not load a client.
-    from metaq.ha.etcd import EtcdRegister
+    from metaq.ha.registers.etcd import EtcdRegister
 
     return EtcdRegister(parse_register(text))
 

@@ -25,7 +25,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from metaq.protocol.peer_log import peer_log
+from metaq.protocol.handling.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from metaq.nameserver.options import Options
 from metaq.nameserver.requests import BrokerRequests, RouteRequests
 from metaq.nameserver.route_table import EXPIRY_MS, RouteTable
 from metaq.protocol.dispatch import Handlers
-from metaq.protocol.process_options import ProcessOptions
-from metaq.protocol.pump import Pump
-from metaq.protocol.slow_requests import SlowRequests
+from metaq.protocol.handling.process_options import ProcessOptions
+from metaq.protocol.handling.pump import Pump
+from metaq.protocol.handling.slow_requests import SlowRequests
 from metaq.settings import NameServerSettings, ServerSettings
 
 SCAN_INTERVAL_MS: Final = 5_000
@@ -55,7 +55,9 @@ class NameServer:
         self._pump = Pump(
             self._listener, self._handlers, on_closed=self._on_closed, slow_requests=self._slow_requests
         )
-        self._memory_trim = MemoryTrim(self._listener, settings.memory_trim_interval_s)
+        self._memory_trim = MemoryTrim(
+            self._listener, settings.memory_trim_interval_s, settings.freed_memory_ms
+        )
         self._scanning: asyncio.Task[None] | None = None
         self._scanned_ms = clock.now_ms()
 

@@ -22,7 +22,7 @@ from metaq.nameserver.large_json import LargeTable
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from metaq.protocol.cluster import RegisterBroker
 from metaq.protocol.errors import ProtocolError
-from metaq.protocol.peer_log import peer_log
+from metaq.protocol.handling.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from metaq.nameserver.key_values import ORDER_TOPIC_CONFIG, KeyValues
 from metaq.nameserver.options import Options
 from metaq.nameserver.registration_body import QUEUES_MAX, check_name, is_small, read_topics
 from metaq.nameserver.route_table import Broker, Registration, RouteTable, keep_zone
+from metaq.protocol import names
 from metaq.protocol.bodies import (
     BrokerMemberGroup,
     BrokerMemberGroupBody,
@@ -276,6 +277,12 @@ class RouteRequests:
 
     @handles(DeleteTopicInNameServer)
     def delete_topic_in_name_server(self, command: DeleteTopicInNameServer, request: Request) -> None:
+        if not names.is_client_writable(command.topic) or self._routes.is_broker_or_cluster(command.topic):
+            # Without the template topic, for example, no producer could begin with a new topic.
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"{command.topic} is a system topic; only its broker can take it out of the routes",
+            )
         self._routes.delete_topic(command.topic, command.cluster_name or None)
 
     @handles(RegisterTopicInNameServer)

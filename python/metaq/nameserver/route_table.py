@@ -36,8 +36,8 @@ from metaq.protocol.bodies import (
 )
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.names import MASTER_ID, MEMBERS_TOPIC_PREFIX
-from metaq.protocol.peer_log import peer_log
 from metaq.settings import NameServerSettings
 
 _log = logging.getLogger(__name__)
@@ -334,6 +334,10 @@ class RouteTable:
         for name in sorted(self._replicas):
             clusters.setdefault(self._replicas[name].cluster, []).append(name)
         return dict(sorted(clusters.items()))
+
+    def is_broker_or_cluster(self, topic: str) -> bool:
+        """Every broker has a topic with its own name and one with its cluster's name."""
+        return topic in self._replicas or any(topic == one.cluster for one in self._replicas.values())
 
     def members(self, name: str) -> dict[int, str]:
         """The addresses of one broker name by id."""

@@ -5,8 +5,8 @@ used, because each has its own dependencies. Each pipeline has a package: `binlo
 `log_transport`, `log_lake`, `stream_sql`. The modules here are shared: `settings.py` reads TOML files,
 `spark_runtime.py` runs queries on Spark, `storage.py` lists files, `json_rows.py` parses JSON,
 `source_columns.py` names the columns of messages, `topic_lag.py` measures how far a query is behind,
-`topic_check.py` asks the servers of a topic, `metrics_page.py` serves metrics,
-`report_timer.py`, `quiet_failures.py` and `send_errors.py` are small rules.
+`topic_check.py` asks the servers of a topic, `metrics_page.py` serves metrics, `run_reports.py` reports a run
+to its clusters, `report_timer.py`, `quiet_failures.py` and `send_errors.py` are small rules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol, Self, runtime_checkable
+from typing import Final, Literal, Protocol, Self, runtime_checkable
 
 from metaq.errors import CommandError
 
@@ -34,6 +34,8 @@ class Entry:
     """Whether it is `Verifiable`."""
     reads_again: bool = False
     """Whether it is `Rereadable`."""
+    counts: Literal["in", "out", "both"] = "both"
+    """The rows that its progress counts: those that it reads, those that it writes, or every row is both."""
 
 
 PIPELINES: Final[Mapping[str, Entry]] = {
@@ -48,6 +50,7 @@ PIPELINES: Final[Mapping[str, Entry]] = {
         "metaq.pipelines.binlog_mirror.pipeline:BinlogMirror",
         "binlog,spark",
         has_copy=True,
+        counts="out",
     ),
     "log-transport": Entry(
         "Follows files, or reads standard input, and sends each line to a topic.",
@@ -58,11 +61,13 @@ PIPELINES: Final[Mapping[str, Entry]] = {
         "Writes topics to a Delta or Parquet table by date and topic, and bad records to a quarantine table.",
         "metaq.pipelines.log_lake.pipeline:LogLake",
         "spark",
+        counts="out",
     ),
     "stream-sql": Entry(
         "Runs a stream job that is written in SQL: from topics and tables to a topic or a table.",
         "metaq.pipelines.stream_sql.pipeline:StreamSql",
         "spark",
+        counts="in",
     ),
 }
 
@@ -94,6 +99,8 @@ class Progress:
     restarts: int = 0
     """How often a query was started again in this run."""
     details: dict[str, object] = field(default_factory=dict)
+    rows_in_per_second: float | None = None
+    """The messages that a query reads, by Spark; None if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,25 @@ class Pipeline(Protocol):
 
         `report` is called about once a second.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterUse:
+    """A cluster that a pipeline uses."""
+
+    nameservers: str
+    topics: tuple[str, ...]
+    """The topics that it reads or writes; a pattern stands between slashes."""
+    group: str | None = None
+    """The consumer group that it commits offsets to."""
+
+
+@runtime_checkable
+class Reportable(Protocol):
+    """A pipeline that says which clusters it uses, so that its runs can be reported to them."""
+
+    def clusters(self) -> Sequence[ClusterUse]:
+        """Returns each cluster once."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from metaq.config.kinds import Endpoints, Kind, Text
+from metaq.config.kinds import Endpoints, Kind, Seconds, Text
 from metaq.errors import ConfigError
 from metaq.position_words import current_word
 
@@ -74,6 +74,29 @@ START: Final = Key(StartPosition(), "earliest")
 STATE_FILE: Final = Text(says="the path of a file, which the pipeline keeps")
 """Keys that several pipelines have."""
 
+SHARED: Final[Sections] = {
+    "report": {
+        "interval_s": Key(Seconds(0, 3_600), 10.0),
+        "name": Key(Text(r"[^\x00-\x1f]{1,200}", "a text of at most 200 characters"), None),
+    }
+}
+"""Sections that the file of every pipeline may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSettings:
+    """The section [report]."""
+
+    interval_s: float
+    """The time between two reports; 0 for none."""
+    name: str | None
+    """The name in reports; None for the name of the file."""
+
+
+def read_report_settings(path: Path) -> ReportSettings:
+    """Reads the section [report]; raises ConfigError."""
+    return ReportSettings(**_section(path, "report", _document(path).get("report", {}), SHARED["report"]))
+
 
 def read_sections(
     path: Path, sections: Sections, *, ignored: Collection[str] = ()
@@ -82,14 +105,16 @@ def read_sections(
 
     `ignored` are sections of other pipelines in the same file.
     """
-    document = _document(path)
+    document, known = _document(path), {**sections, **SHARED}
     for section, entries in document.items():
         if section in ignored:
             continue
-        if section not in sections:
-            raise ConfigError(f"{path}: there is no section {section}{_advice(section, sections)}")
+        if section not in known:
+            raise ConfigError(f"{path}: there is no section {section}{_advice(section, known)}")
         if not isinstance(entries, dict):
             raise ConfigError(f"{path}: {section} must be a section, [{section}]")
+    for section, keys in SHARED.items():
+        _section(path, section, document.get(section, {}), keys)
     return {name: _section(path, name, document.get(name, {}), keys) for name, keys in sections.items()}
 
 
@@ -158,7 +183,7 @@ def read_named_sections(
 
     `beside` are the other sections of the file, which `read_sections` reads.
     """
-    document, known = _document(path), {section: keys, **beside}
+    document, known = _document(path), {section: keys, **beside, **SHARED}
     for name in document:
         if name not in known:
             raise ConfigError(f"{path}: there is no section {name}{_advice(name, known)}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-import re
 import signal
 import tempfile
 import threading
@@ -27,19 +27,13 @@ from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress, Report
 from metaq.pipelines.report_timer import ReportTimer
 from metaq.pipelines.settings import Key, Texts
-from metaq.spark.errors import OptionError
+from metaq.spark.errors import OptionError, error_summary
 from metaq.spark.session import delta_tasks, is_here, register, session
 from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.listener import GroupOffsets
 from metaq.spark.source.options import Subscribed
 
 _log = logging.getLogger(__name__)
-
-_RAISED: Final = re.compile(r"[\w.]+(?:Error|Exception): ")
-"""The begin of the last line of a Python traceback."""
-
-_CALLING: Final = "An error occurred while calling "
-"""The begin of an error of the bridge between Python and Java."""
 
 STARTS_MAX: Final = 10
 WORKER_LATE: Final = "Python worker failed to connect back"
@@ -139,6 +133,12 @@ def _started_session(name: str, config: SparkConfig, warehouse: str) -> Iterator
         spark.stop()
 
 
+def spark_ui() -> str | None:
+    """Returns the address of Spark's own pages; None if Spark does not run or serves none."""
+    context = SparkContext._active_spark_context
+    return None if context is None else context.uiWebUrl
+
+
 def _few_tasks() -> dict[str, str]:
     """Returns settings for one machine, where Spark's 200 tasks and Delta's 50 are too many."""
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 2), **delta_tasks()}
@@ -150,22 +150,7 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise CommandError(_first_lines(str(error))) from error
-
-
-def _first_lines(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    if lines and lines[0].startswith(_CALLING):
-        # The session itself could not be created. The exception follows, and then its Java stack.
-        return next(
-            (line.removeprefix(": ").strip() for line in lines[1:] if line.startswith(": ")), lines[0]
-        )
-    # Our own errors come back through Java with a traceback, whose last line is the error.
-    ours = [line for line in lines if line.startswith("metaq.")]
-    if ours:
-        return ours[-1].partition(": ")[2]
-    raised = [line for line in lines[1:] if _RAISED.match(line)]
-    return "; ".join(line.strip() for line in (raised[-1:] or lines[:3]))
+        raise CommandError(error_summary(str(error))) from error
 
 
 class QueryStart:
@@ -312,6 +297,9 @@ def group_offsets(
 
 def _update_batch(query: StreamingQuery, progress: Progress) -> None:
     last = query.lastProgress
+    if last is not None:
+        rate = last.inputRowsPerSecond
+        progress.rows_in_per_second = rate if math.isfinite(rate) else None
     # While nothing arrives, Spark reports a trigger without a batch.
     if last is not None and "addBatch" in last.durationMs:
         progress.batch_s = last.durationMs["triggerExecution"] / 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from metaq.protocol.command import Command, Fields, Int64
-from metaq.protocol.process_options import NAMES as PROCESS_OPTIONS
+from metaq.protocol.handling.process_options import NAMES as PROCESS_OPTIONS
 
 CHANGEABLE_SETTINGS: Final = (
     "autoCreateSubscriptionGroup",

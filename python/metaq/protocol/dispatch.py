@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from metaq.protocol import never
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command, Fields
 from metaq.protocol.errors import Refused
-from metaq.protocol.peer_log import peer_log
+from metaq.protocol.handling import never
+from metaq.protocol.handling.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 

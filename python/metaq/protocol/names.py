@@ -49,6 +49,8 @@ CHECKS_EXHAUSTED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 TRACE_PRODUCER_GROUP = "_INNER_TRACE_PRODUCER"
+PIPELINE_REPORTS_TOPIC = "METAQ_PIPELINE_REPORTS"
+"""Pipelines and Spark queries report here how they are. It exists after the first report."""
 BENCHMARK_TOPIC = "BenchmarkTest"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
@@ -72,9 +74,13 @@ UNCOMMITTED_TOPICS = frozenset({HALF_TOPIC, HALF_DONE_TOPIC})
 """A half message is nobody's before its commit: no client sees it, not even by its id."""
 BROKER_TOPICS = UNCOMMITTED_TOPICS | {SCHEDULE_TOPIC, TIMER_TOPIC}
 """Only the broker reads these topics: messages in them are not due yet, or not committed."""
-DISPENSABLE = frozenset({TRACE_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC})
+DISPENSABLE = frozenset(
+    {TRACE_TOPIC, PIPELINE_REPORTS_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
 """Often nobody consumes these, and they are not worth a full disk."""
 RESERVED = NEVER_SENT_TO | {TRACE_TOPIC, BENCHMARK_TOPIC}
+TELEMETRY_TOPICS = frozenset({TRACE_TOPIC, PIPELINE_REPORTS_TOPIC})
+"""Clients write facts about themselves to these topics. They count as topics of the system."""
 
 _WELL_FORMED = re.compile(r"[%|a-zA-Z0-9_-]+")
 _CHARACTERS = "letters, digits, %, |, _ and -"
@@ -137,7 +143,7 @@ def is_client_usable(group: str) -> bool:
 
 
 def is_system_topic(topic: str) -> bool:
-    return topic == TRACE_TOPIC or not is_client_writable(topic)
+    return topic in TELEMETRY_TOPICS or not is_client_writable(topic)
 
 
 def is_system_group(group: str) -> bool:

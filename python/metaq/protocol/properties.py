@@ -30,6 +30,7 @@ TRACE_ON: Final = "TRACE_ON"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 REAL_TOPIC: Final = "REAL_TOPIC"
 """The topic that a message goes to when it is due or committed."""
+REAL_QUEUE_ID: Final = "REAL_QID"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 """The topic of a dead letter before its first failure."""
@@ -44,6 +45,7 @@ DELAY_LEVEL: Final = "DELAY"
 RECONSUME_TIMES_MAX: Final = "MAX_RECONSUME_TIMES"
 CONSUME_STARTED_MS: Final = "CONSUME_START_TIME"
 TRANSACTION_CHECKS: Final = "TRANSACTION_CHECK_TIMES"
+TRANSACTION_ID: Final = "__transactionId__"
 
 SYSTEM_NAMES: Final = frozenset(
     (
@@ -53,7 +55,7 @@ SYSTEM_NAMES: Final = frozenset(
         DELAY_LEVEL,
         RETRY_TOPIC,
         REAL_TOPIC,
-        "REAL_QID",
+        REAL_QUEUE_ID,
         TRANSACTION,
         PRODUCER_GROUP,
         "MIN_OFFSET",
@@ -75,7 +77,7 @@ SYSTEM_NAMES: Final = frozenset(
         "DUP_INFO",
         "CHECK_IMMUNITY_TIME_IN_SECONDS",
         "TRAN_PREPARED_QUEUE_OFFSET",
-        "__transactionId__",
+        TRANSACTION_ID,
         TRANSACTION_CHECKS,
         "INSTANCE_ID",
         CORRELATION_ID,

@@ -9,7 +9,16 @@ ClientError
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from metaq.errors import ClientError
+
+_RAISED: Final = re.compile(r"[\w.]+(?:Error|Exception): ")
+"""The begin of the last line of a Python traceback."""
+
+_CALLING: Final = "An error occurred while calling "
+"""The begin of an error of the bridge between Python and Java."""
 
 
 class SparkError(ClientError):
@@ -26,3 +35,19 @@ class DataLost(SparkError):
 
 class WrongCheckpoint(SparkError):
     """The checkpoint belongs to another subscription."""
+
+
+def error_summary(text: str) -> str:
+    """Returns the error of Spark without the stacks of Java and Python."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if lines and lines[0].startswith(_CALLING):
+        # The session itself could not be created. The exception follows, and then its Java stack.
+        return next(
+            (line.removeprefix(": ").strip() for line in lines[1:] if line.startswith(": ")), lines[0]
+        )
+    # Our own errors come back through Java with a traceback, whose last line is the error.
+    ours = [line for line in lines if line.startswith("metaq.")]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    raised = [line for line in lines[1:] if _RAISED.match(line)]
+    return "; ".join(line.strip() for line in (raised[-1:] or lines[:3]))

@@ -60,6 +60,9 @@ def test_the_figures_of_all_groups(cluster: Served, admin: Admin) -> None:
     behind, nothing = found[group], found[idle]
     assert (behind.kind, behind.brokers, behind.members, behind.lag) == ("normal", (BROKER,), 0, 3)
     assert behind.lag_ms is not None and 0 <= behind.lag_ms < 300_000
+    untimed = admin.groups.progress(group, times_of=())
+    assert (untimed.lag, untimed.lag_ms) == (3, None)
+    assert admin.groups.progress(group, times_of=[topic]).lag_ms is not None
     assert (nothing.lag, nothing.lag_ms, nothing.members) == (None, None, 0), "an unknown lag is not 0"
     assert set(found) == {listed.name for listed in admin.groups.list().groups}
     assert found["TOOLS_CONSUMER"].kind == "system"
@@ -89,6 +92,8 @@ def test_members_report_their_queues_and_conflicts(cluster: Served, admin: Admin
             wait_until(lambda: len(set(_queues(admin, group, topic).values())) == 2)
             together = admin.groups.running(group)
             assert [member.stack for member in together.members] == [None, None]
+            [asked] = admin.groups.running(group, stacks=True, client_ids=[other.client_id]).members
+            assert asked.client_id == other.client_id and asked.stack
             [conflict] = together.conflicts
             assert conflict.topic == topic
             assert conflict.expressions == {one.client_id: "TAG a", other.client_id: "TAG b"}

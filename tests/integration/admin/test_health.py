@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from typing import Any
 from uuid import uuid4
 
@@ -17,10 +16,9 @@ from metaq.cli import app
 from metaq.cli.exits import UNHEALTHY
 from metaq.client.session.routes import Queue
 from metaq.errors import NotSupported
-from metaq.protocol.command import Command
-from metaq.remoting import Connections
 from tests.integration.admin.conftest import Served
 from tests.support.clients import send
+from tests.support.counted_requests import count_requests
 from tests.support.reading import stored_all
 from tests.support.waiting import eventually
 
@@ -94,16 +92,7 @@ async def collected(nameserver: str) -> list[Any]:
 def test_a_check_asks_a_bounded_number_of_questions(cluster: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     if not cluster.is_metaq:
         pytest.skip("the questions to Apache's brokers grow up to a limit")
-    asked: Counter[str] = Counter()
-    call = Connections.call
-
-    async def counted(
-        self: Connections, address: str, command: Command, *arguments: object, **keywords: object
-    ) -> object:
-        asked[type(command).__name__] += 1
-        return await call(self, address, command, *arguments, **keywords)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Connections, "call", counted)
+    asked = count_requests(monkeypatch)
     with Admin(cluster.nameserver) as admin:
         admin.health.check()
     assert asked == {

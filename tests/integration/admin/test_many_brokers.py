@@ -16,11 +16,10 @@ from metaq.admin.calls import AT_ONCE_MAX, in_parallel
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable
 from metaq.protocol.cluster import RegisterBroker
-from metaq.protocol.command import Command
 from metaq.protocol.errors import Unreachable
-from metaq.remoting import Connections
 from tests.support.broker_cluster import broker_options, started_broker, started_nameserver
 from tests.support.clients import create_topic, send
+from tests.support.counted_requests import count_requests
 from tests.support.patient import Connection
 from tests.support.processes import free_port
 from tests.support.waiting import run, until
@@ -99,18 +98,7 @@ def test_a_timeline_names_the_broker_that_is_away(tmp_path: Path) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the requests of clients, by the name of the command."""
-    counts: Counter[str] = Counter()
-    call = Connections.call
-
-    async def counted(
-        self: Connections, address: str, command: Command, *arguments: object, **keywords: object
-    ) -> object:
-        counts[type(command).__name__] += 1
-        return await call(self, address, command, *arguments, **keywords)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Connections, "call", counted)
-    return counts
+    return count_requests(monkeypatch)
 
 
 def test_showing_one_group_does_not_download_all(tmp_path: Path, asked: Counter[str]) -> None:

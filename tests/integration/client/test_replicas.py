@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +14,15 @@ from tests.support.replica_group import KINDS, ReplicaGroup, messages_out, start
 from tests.support.waiting import wait_until
 
 TOPIC = "replicated"
+LATER = "replicated-later"
 COUNT = 200
 TIMEOUT_S = 120.0
 
 
-@pytest.fixture(params=KINDS)
-def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReplicaGroup]:
-    started = start_group(request.param, tmp_path)
+@pytest.fixture(scope="module", params=KINDS)
+def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaGroup]:
+    """A group for all tests here. Each of them has a topic of its own, and brings killed nodes back."""
+    started = start_group(request.param, tmp_path_factory.mktemp("group"))
     try:
         yield started
     finally:
@@ -31,7 +32,8 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReplicaGro
 class Sent:
     """A producer and the bodies of everything that it has sent."""
 
-    def __init__(self, client: metaq.Client) -> None:
+    def __init__(self, client: metaq.Client, topic: str = TOPIC) -> None:
+        self._topic = topic
         self._producer = client.producer("tests", timeout=TIMEOUT_S)
         self._producer.start()
         self.bodies: list[bytes] = []
@@ -40,7 +42,7 @@ class Sent:
     def send(self, count: int) -> None:
         for _ in range(count):
             body = b"%d" % len(self.bodies)
-            self.results.append(self._producer.send(TOPIC, body))
+            self.results.append(self._producer.send(self._topic, body))
             self.bodies.append(body)
 
     def close(self) -> None:
@@ -145,12 +147,12 @@ def test_consumers_read_on_and_commit_while_the_master_is_away(group: ReplicaGro
 
     few = {"start": "earliest", "concurrency": 1, "buffer_count": 4, "pull_count": 2, "buffer_span": 8}
     with metaq.Client(group.nameserver) as client:
-        sent = Sent(client)
+        sent = Sent(client, LATER)
         sent.send(COUNT)
-        group.wait_replicated(TOPIC)
-        client.consumer(TOPIC, group="handlers", **few)(handle)
+        group.wait_replicated(LATER)
+        client.consumer(LATER, group="stayers", **few)(handle)
         with client.puller(start="earliest", buffer_count=4) as puller:
-            puller.assign(TOPIC)
+            puller.assign(LATER)
             pulled = Counter(message.body for message in puller.poll(TIMEOUT_S, count=1))
             wait_until(lambda: received)
             group.kill_master()
@@ -168,22 +170,22 @@ def test_consumers_read_on_and_commit_while_the_master_is_away(group: ReplicaGro
     again: list[bytes] = []
     fresh: Counter[bytes] = Counter()
     with metaq.Client(group.nameserver) as client:
-        client.consumer(TOPIC, group="handlers", start="earliest")(lambda message: again.append(message.body))
-        client.consumer(TOPIC, group="others", start="earliest")(lambda message: fresh.update([message.body]))
+        client.consumer(LATER, group="stayers", start="earliest")(lambda message: again.append(message.body))
+        client.consumer(LATER, group="others", start="earliest")(lambda message: fresh.update([message.body]))
         wait_until(lambda: len(fresh) == COUNT, TIMEOUT_S, "received by a new group")
         # While a node changes its role, it refuses everything.
         with Admin(group.nameserver, retry=TIMEOUT_S) as admin:
-            queues = admin.topics.route(TOPIC).readable
+            queues = admin.topics.route(LATER).readable
             ends = admin.offsets.ends(queues)
-            assert admin.offsets.committed("handlers", queues) == ends
-            assert sorted(message.body for message in admin.messages.read(TOPIC)) == sorted(sent.bodies)
+            assert admin.offsets.committed("stayers", queues) == ends
+            assert sorted(message.body for message in admin.messages.read(LATER)) == sorted(sent.bodies)
             first = sent.results[0]
             assert admin.messages.by_offset_id(first.offset_id).body == sent.bodies[0]
-            assert [message.body for message in admin.messages.by_id(TOPIC, first.id)] == sent.bodies[:1]
+            assert [message.body for message in admin.messages.by_id(LATER, first.id)] == sent.bodies[:1]
         assert again == []
 
         group.restart_killed()
-        sent = Sent(client)
+        sent = Sent(client, LATER)
         sent.send(8)
         wait_until(lambda: set(again) >= set(sent.bodies) and set(fresh) >= set(sent.bodies), TIMEOUT_S)
         sent.close()

@@ -8,9 +8,9 @@ import subprocess
 from typing import Any
 
 from metaq.cli.exits import UNHEALTHY
-from metaq.ha.etcd import EtcdRegister
 from metaq.ha.group_record import GroupKeys, GroupRecord
 from metaq.ha.register import Outcome, parse_register
+from metaq.ha.registers.etcd import EtcdRegister
 from tests.support.etcd import Etcd
 from tests.support.ha_views import ONE, RECORD, THREE, TWO, beat
 from tests.support.metaq import run

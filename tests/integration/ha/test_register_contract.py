@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from metaq.ha.memory_register import MemoryRegister, MemoryStore
 from metaq.ha.register import Outcome, Register, RegisterUnavailable, Stored, open_register
+from metaq.ha.registers.memory_register import MemoryRegister, MemoryStore
 from tests.support.waiting import run, until
 
 _numbers = itertools.count()

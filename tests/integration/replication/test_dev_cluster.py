@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from metaq.admin import Admin
 from metaq.cli.exits import UNHEALTHY
 from metaq.dev.plan import Size
 from metaq.dev.ports import free_base
 from tests.support.dev_cluster import DevCluster
-from tests.support.metaq import COMMAND, run
+from tests.support.metaq import COMMAND, Metaq, run
 from tests.support.processes import command_lines
+from tests.support.visitor import Visitor
 from tests.support.waiting import eventually, wait_until
 
 TIMEOUT_S = 60
@@ -90,6 +94,46 @@ def test_a_planned_switch_keeps_every_message(well: DevCluster) -> None:
     assert {json.loads(line)["body"] for line in tail.stdout.splitlines()} == {"first", "second"}
     again = well.run("cluster", "switch", "broker-a", "--to", str(target))
     assert again.returncode == 0 and "is master of broker-a already" in again.stdout
+
+
+def test_the_console_switches_the_master_that_its_preview_showed(well: DevCluster, tmp_path: Path) -> None:
+    console = Metaq(
+        *("console", "--namesrv", well.nameservers, "--listen", "127.0.0.1:0"),
+        *("--state", str(tmp_path / "state")),
+        home=tmp_path,
+    )
+    try:
+        visitor = Visitor(console.ready["console"])
+        assert visitor.follow(console.ready["console_link"]).status == 200
+        page = eventually(
+            lambda: visitor.get("/cluster").text, lambda text: "In sync" in text, TIMEOUT_S, "the first poll"
+        )
+        assert "3 of 3 nodes; 2 must be in sync" in page
+        with Admin(well.nameservers) as admin:
+            before = admin.brokers.group("broker-a")
+            target = other_than(before.master)
+            form = {"broker_group": "broker-a", "node": str(target)}
+            preview = _posted(visitor, page, "/actions/switch-master/preview", form)
+            assert f"metaq cluster switch broker-a --to {target}" in preview
+            [seen] = re.findall(r'name="fingerprint" value="(\w+)"', preview)
+            assert admin.brokers.switch("broker-a", target).master == target
+            late = _posted(visitor, page, "/actions/switch-master/apply", {**form, "fingerprint": seen})
+            assert f"Node {target} of broker-a is master already" in late
+            form["node"] = str(before.master)
+            preview = _posted(visitor, page, "/actions/switch-master/preview", form)
+            [seen] = re.findall(r'name="fingerprint" value="(\w+)"', preview)
+            done = _posted(visitor, page, "/actions/switch-master/apply", {**form, "fingerprint": seen})
+            assert f"Node {before.master} is master of broker-a now" in done
+            after = admin.brokers.group("broker-a")
+            assert (after.master, after.epoch) == (before.master, before.epoch + 2)
+    finally:
+        console.stop()
+
+
+def _posted(visitor: Visitor, page: str, path: str, form: dict[str, str]) -> str:
+    """Sends a form with the token of the session, which is on every page."""
+    [csrf] = set(re.findall(r'name="csrf" value="(\w+)"', page))
+    return html.unescape(visitor.post(path, {**form, "csrf": csrf}).text)
 
 
 def test_a_switch_to_a_node_that_does_not_exist(well: DevCluster) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metaq.broker import Broker
-from metaq.ha.conductor import SwitchRefused
+from metaq.ha.conducting.conductor import SwitchRefused
 from metaq.protocol.errors import Refused
 from tests.support.broker_cluster import connected, started_nameserver
 from tests.support.broker_group import BrokerGroup

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaq.ha.conductor import Conductor
+from metaq.ha.conducting.conductor import Conductor
 from metaq.ha.settings import HaSettings
 from tests.simulation.faulty_register import NAME as REGISTER
 from tests.simulation.scenarios.catalogue import ASYNC, isolate, scenario

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaq.ha.conductor import Conductor, SwitchRefused
+from metaq.ha.conducting.conductor import Conductor, SwitchRefused
 from tests.simulation.checks import Violation
 from tests.simulation.host import Host
 from tests.simulation.scenarios.catalogue import expect, master_of, scenario

@@ -30,6 +30,7 @@ from tests.support.plain_client import (
 
 UPDATE_CONSUMER_OFFSET, VIEW_MESSAGE, HEART_BEAT, SEND_BACK = 15, 33, 34, 36
 PUT_KV, REGISTER_BROKER, UNREGISTER_BROKER, GET_ROUTE, SEND_REPLY = 100, 103, 104, 105, 325
+DELETE_TOPIC_IN_NAMES = 216
 TOPIC = "hostile_forged"
 QUEUES = 4
 BODY_AT = 88
@@ -139,6 +140,8 @@ def take_over_routes(target: Target) -> None:
             refuse_all(answers(names, [frame(REGISTER_BROKER, fields, body)]), "a living broker's name")
         fields = _registration_fields("broker-a", target.broker)
         refuse_all(answers(names, [frame(UNREGISTER_BROKER, fields)]), "the end of a living broker")
+        deletion = frame(DELETE_TOPIC_IN_NAMES, {"topic": "TBW102"})
+        refuse_all(answers(names, [deletion]), "the end of a system topic")
         found = names.call(GET_ROUTE, {"topic": "TBW102"})
         if b"127.0.0.1:666" in found.body or target.broker.encode() not in found.body:
             raise Deceived(

@@ -42,7 +42,6 @@ UPDATE_CONSUMER_OFFSET = 15
 PREPARED, COMMIT = 4, 8
 CALL_TIMEOUT_S = 60.0
 FAILURES_KEPT = 20
-TRANSACTION_EVERY = 10
 KINDS = ("send", "pull", "heartbeat", "commit", "members", "half", "end", "route")
 SAMPLES_MORE = 2
 """One may be under way when the period ends."""
@@ -241,8 +240,6 @@ class _Work:
             raise AssertionError(f"not a member of its own group any more: {members}")
 
     def _commit_transaction(self, client: PlainClient, number: int) -> None:
-        if number % TRANSACTION_EVERY:
-            return
         body = b"transaction-%d" % number
         properties = f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02UNIQ_KEY\x01{number:032X}\x02"
         fields = send_fields(TOPIC, COMMITTED_QUEUE, properties, group=GROUP) | {"f": str(PREPARED)}

@@ -13,21 +13,31 @@ from metaq import admin
 from metaq.admin import aio, offsets, results, sync, topics
 from metaq.admin.brokers import servers
 from metaq.admin.groups import consumer_groups
+from metaq.admin.groups import sync as sync_groups
 from metaq.admin.health import checks
 from metaq.admin.messages import dead_letters, stored_messages
+from metaq.admin.messages import sync as sync_messages
+from metaq.admin.pipelines import report_topic, reports
+from metaq.admin.pipelines import sync as sync_pipelines
 from metaq.admin.traces import message_traces, timelines
+from metaq.admin.waiting import delayed, transactions
+from metaq.admin.waiting import results as waiting_results
+from metaq.admin.waiting import sync as sync_waiting
 from metaq.client.session.routes import Queue
 
 PAIRS = [
     (sync.Admin, aio.Admin),
     (sync.Topics, topics.Topics),
-    (sync.ConsumerGroups, consumer_groups.ConsumerGroups),
+    (sync_groups.ConsumerGroups, consumer_groups.ConsumerGroups),
     (sync.Offsets, offsets.Offsets),
-    (sync.Messages, stored_messages.Messages),
-    (sync.DeadLetters, dead_letters.DeadLetters),
+    (sync_messages.Messages, stored_messages.Messages),
+    (sync_messages.DeadLetters, dead_letters.DeadLetters),
+    (sync_waiting.Delayed, delayed.Delayed),
+    (sync_waiting.Transactions, transactions.Transactions),
     (sync.Traces, message_traces.Traces),
     (sync.Brokers, servers.Brokers),
     (sync.HealthChecks, checks.HealthChecks),
+    (sync_pipelines.Pipelines, report_topic.Pipelines),
 ]
 
 
@@ -48,6 +58,12 @@ def test_the_surface_is_pinned() -> None:
         "Credentials",
         "DeadLetter",
         "DeadLetterCount",
+        "Decision",
+        "DelayLevelCount",
+        "DelayedMessage",
+        "DelayedMessages",
+        "DelayedOverview",
+        "DueBucket",
         "Finding",
         "Group",
         "GroupFigures",
@@ -61,6 +77,11 @@ def test_the_surface_is_pinned() -> None:
         "Members",
         "MessageCopy",
         "NameServer",
+        "NewestMessages",
+        "OpenTransaction",
+        "OpenTransactions",
+        "PipelineReport",
+        "PipelineReports",
         "Position",
         "Progress",
         "QueuePart",
@@ -75,6 +96,7 @@ def test_the_surface_is_pinned() -> None:
         "RunningMembers",
         "Subscription",
         "SubscriptionConflict",
+        "Switched",
         "Timeline",
         "TimelineEvent",
         "TimelineGroup",
@@ -110,11 +132,28 @@ def test_the_parts_of_both_faces_are_the_same() -> None:
     with admin.Admin() as plain:
         parts = {name for name in vars(plain) if not name.startswith("_")}
     assert parts == {name for name in vars(aio.Admin()) if not name.startswith("_")}
-    assert parts == {"topics", "offsets", "groups", "messages", "dead_letters", "traces", "brokers", "health"}
+    assert parts == {
+        "topics",
+        "offsets",
+        "groups",
+        "messages",
+        "dead_letters",
+        "delayed",
+        "transactions",
+        "traces",
+        "brokers",
+        "health",
+        "pipelines",
+    }
 
 
 def test_results_are_frozen_and_public() -> None:
-    found = (*vars(results).values(), *vars(timelines).values())
+    found = (
+        *vars(results).values(),
+        *vars(waiting_results).values(),
+        *vars(timelines).values(),
+        *vars(reports).values(),
+    )
     kinds = [kind for kind in found if dataclasses.is_dataclass(kind) and kind is not Queue]
     assert len(kinds) > 20
     for kind in kinds:

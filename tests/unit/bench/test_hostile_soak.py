@@ -49,7 +49,7 @@ HARMS: dict[str, tuple[Callable[[Figures], None], str]] = {
     "a refused request": (lambda run: harm(run, "failure_count", 1), "1 requests of the healthy client"),
     "too much memory": (lambda run: harm(run, "own_peak", 600 * MIB), "memory: peak 600 MiB"),
     "memory that stays": (lambda run: harm(run, "own_after", 200 * MIB), "memory: 200 MiB after"),
-    "a budget that was passed": (lambda run: harm(run, "reported_peak", 400 * MIB), "for connections: 400"),
+    "a budget that was passed": (lambda run: harm(run, "reported_peak", 257 * MIB), "for connections: 257"),
     "a lost message": (lambda run: harm(run, "verdict", Verdict(9, ["it is gone"])), "it is gone"),
     "no messages at all": (lambda run: harm(run, "verdict", Verdict(0, [])), "nothing was acknowledged"),
     "a lie that was believed": (lambda run: run.tallies[0].deceived.append("x"), "deceived: x"),

@@ -8,7 +8,8 @@ import typing
 import pytest
 
 from metaq.config.kinds import Bytes, Choice, Flag, Number, Seconds, Text
-from metaq.config.options import OPTIONS, SECTIONS, SETTINGS, Option
+from metaq.config.option import SECTIONS, SETTINGS, Option
+from metaq.config.options import OPTIONS
 
 # Fields that follow from options of another name, see derive.py.
 DERIVED = {

@@ -106,7 +106,8 @@ def test_a_misspelt_variable_is_reported_and_others_are_left_alone() -> None:
     )
     assert config.notes == (
         "METAQ_CLUSTR is not a setting and is ignored (did you mean METAQ_CLUSTER?)",
-        "METAQ_PORT is not a setting and is ignored (did you mean METAQ_NAMESRV_PORT or METAQ_BROKER_PORT?)",
+        "METAQ_PORT is not a setting and is ignored "
+        "(did you mean METAQ_NAMESRV_PORT or METAQ_BROKER_PORT or METAQ_CONSOLE_PORT?)",
     )
 
 

@@ -39,7 +39,11 @@ def test_every_file_the_architecture_names_is_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     missing = []
     for folder, file in re.findall(r"`(\w+)/(\w+\.(?:rs|py))`", text):
-        places = [ROOT / "crates" / folder / "src" / file, ROOT / "python" / "metaq" / folder / file]
+        places = [
+            ROOT / "crates" / folder / "src" / file,
+            ROOT / "python" / "metaq" / folder / file,
+            ROOT / folder / file,
+        ]
         if not any(place.exists() for place in places):
             missing.append(f"{folder}/{file}")
     assert missing == []

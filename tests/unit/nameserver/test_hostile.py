@@ -23,7 +23,7 @@ from metaq.protocol.bodies import (
 )
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers
-from metaq.protocol.process_options import ProcessOptions
+from metaq.protocol.handling.process_options import ProcessOptions
 from tests.support.fake_request import FakeRequest
 
 

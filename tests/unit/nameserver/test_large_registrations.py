@@ -22,7 +22,7 @@ from metaq.nameserver.topic_table import STEP_TOPICS
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from metaq.protocol.cluster import RegisterBroker, UnregisterBroker
 from metaq.protocol.dispatch import Handlers
-from metaq.protocol.process_options import ProcessOptions
+from metaq.protocol.handling.process_options import ProcessOptions
 from tests.support.fake_request import FakeRequest
 
 COUNT = 20 * STEP_TOPICS

@@ -358,6 +358,19 @@ def test_lists_for_tools() -> None:
     run(scenario)
 
 
+def test_nobody_takes_system_topics_out_of_the_routes() -> None:
+    async def scenario() -> None:
+        async with started() as peer:
+            await peer.register(body=body_of("A", "TBW102", "rmq_sys_any", "b", "c"))
+            for topic in ("TBW102", "rmq_sys_any", "b", "c"):
+                refused = await peer.call(DeleteTopicInNameServer(topic))
+                assert (refused.code, "system topic" in (refused.remark or "")) == (16, True)
+            (await peer.call(DeleteTopicInNameServer("A"))).check()
+            assert await peer.topics() == ["TBW102", "rmq_sys_any", "b", "c"]
+
+    run(scenario)
+
+
 def test_write_permission() -> None:
     async def scenario() -> None:
         async with started() as peer:

@@ -16,10 +16,10 @@ from metaq.pipelines.spark_runtime import (
     SPARK,
     STARTS_MAX,
     WORKER_LATE,
-    _first_lines,
     run_query,
     spark_config,
 )
+from metaq.spark.errors import error_summary
 from metaq.spark.session import is_here
 
 
@@ -77,7 +77,7 @@ def test_other_failures_end_the_run() -> None:
     ],
 )
 def test_errors_are_short(text: str, message: str) -> None:
-    assert _first_lines(text) == message
+    assert error_summary(text) == message
 
 
 @pytest.mark.parametrize("config", ['["spark.a=b", "hush"]', '"spark.a=hush"', '["spark.a=hush", ""]'])

@@ -13,9 +13,9 @@ from metaq.protocol.clients import LockBatchQueues
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Handlers, Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.peer_log import LINES_MAX
 from metaq.protocol.messages import SendMessage
 from metaq.protocol.offsets import QueueOffset
-from metaq.protocol.peer_log import LINES_MAX
 from metaq.protocol.routes import (
     DeleteKeyValue,
     GetBrokerClusterInfo,

@@ -15,9 +15,9 @@ import metaq.broker
 import metaq.nameserver
 import metaq.protocol
 from metaq import _core
-from metaq.protocol import never
 from metaq.protocol.command import Command, Permission, ResourceKind, commands
 from metaq.protocol.dispatch import handled_by
+from metaq.protocol.handling import never
 
 
 def modules_of(package: ModuleType) -> list[ModuleType]:

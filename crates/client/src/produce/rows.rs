@@ -95,7 +95,7 @@ type Checked<T> = Result<T, String>;
 #[inline]
 fn is_valid(validity: Option<&[u8]>, bit: usize) -> bool {
     let Some(bits) = validity else { return true };
-    bits.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
+    bits.get(bit / 8).is_some_and(|byte| (byte >> (bit % 8)) & 1 == 1)
 }
 
 #[inline]

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use metaq_server::{Look, Recall, Resend};
+use metaq_server::{Decided, DelayedMessage, DelayedSearch, End, Look, OpenTransaction, Recall, Resend};
+use metaq_store::TimerSpans;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -19,6 +20,13 @@ use crate::server::store::Store;
 
 /// `topic@group` → committed offsets and open resets, both by queue.
 type ChangedOffsets = BTreeMap<String, (BTreeMap<i32, i64>, BTreeMap<i32, i64>)>;
+
+/// A delayed message: its record without the body, its size, its due time, its level, and whether it was recalled.
+type DelayedLine<'py> = (Bound<'py, PyBytes>, usize, i64, Option<usize>, bool);
+/// Messages with a time of their own, recalls, the first and the last due time, the counts of spans, and the levels.
+type DelayedFigures = (u64, u64, Option<i64>, Option<i64>, Vec<u64>, Vec<(usize, i64, u64)>);
+/// An open transaction: its record without the body, its size, when it began, and from when on it is checked.
+type TransactionLine<'py> = (Bound<'py, PyBytes>, usize, i64, i64);
 
 #[pyclass(frozen, module = "metaq._core")]
 pub struct BrokerPlane {
@@ -214,6 +222,99 @@ impl BrokerPlane {
         enter(py, || broker.timers.recall(&recall))
     }
 
+    #[pyo3(signature = (*, from_ms, step_ms, count))]
+    fn delayed_figures(
+        &self,
+        py: Python<'_>,
+        from_ms: i64,
+        step_ms: i64,
+        count: usize,
+    ) -> Option<DelayedFigures> {
+        let broker = &self.inner.broker;
+        let spans = TimerSpans { from_ms, step_ms, count };
+        let (timed, levels) =
+            enter_infallible(py, || (broker.timers.counts(&spans), broker.delay_levels.counts(&spans)));
+        let timed = timed?;
+        let mut totals = timed.spans;
+        for level in &levels {
+            totals.iter_mut().zip(&level.spans).for_each(|(total, count)| *total += count);
+        }
+        let first_ms = levels.iter().filter_map(|level| level.first_ms).chain(timed.first_ms).min();
+        let last_ms = levels.iter().filter_map(|level| level.last_ms).chain(timed.last_ms).max();
+        let levels = levels.iter().map(|level| (level.level, level.delay_ms, level.messages)).collect();
+        Some((timed.messages, timed.recalls, first_ms, last_ms, totals, levels))
+    }
+
+    #[pyo3(signature = (*, from_ms, to_ms, count_max, topic=None))]
+    fn list_delayed<'py>(
+        &self,
+        py: Python<'py>,
+        from_ms: i64,
+        to_ms: i64,
+        count_max: usize,
+        topic: Option<String>,
+    ) -> Option<(Vec<DelayedLine<'py>>, bool)> {
+        let broker = &self.inner.broker;
+        let search = DelayedSearch { from_ms, to_ms, count_max, topic };
+        let listing = enter_infallible(py, || {
+            Some(broker.timers.list(&search)?.joined(broker.delay_levels.list(&search), count_max))
+        })?;
+        let lines = listing.messages.iter().map(|message| delayed_line(py, message));
+        Some((lines.collect(), listing.is_cut))
+    }
+
+    fn find_delayed<'py>(&self, py: Python<'py>, physical_offset: i64) -> Option<DelayedLine<'py>> {
+        let broker = &self.inner.broker;
+        let found = enter_infallible(py, || {
+            broker.timers.find(physical_offset).or_else(|| broker.delay_levels.find(physical_offset))
+        });
+        found.map(|message| delayed_line(py, &message))
+    }
+
+    #[pyo3(signature = (*, count_max, timeout_ms, renew_ms, producer_group=None))]
+    fn list_transactions<'py>(
+        &self,
+        py: Python<'py>,
+        count_max: usize,
+        timeout_ms: i64,
+        renew_ms: i64,
+        producer_group: Option<&str>,
+    ) -> (Vec<TransactionLine<'py>>, usize) {
+        let broker = &self.inner.broker;
+        let look = Look { now_ms: 0, timeout_ms, renew_ms, stored_before_ms: 0, count_max };
+        let open = enter_infallible(py, || broker.transactions.list(producer_group, &look));
+        (open.transactions.iter().map(|open| transaction_line(py, open)).collect(), open.total)
+    }
+
+    #[pyo3(signature = (physical_offset, *, timeout_ms, renew_ms))]
+    fn find_transaction<'py>(
+        &self,
+        py: Python<'py>,
+        physical_offset: i64,
+        timeout_ms: i64,
+        renew_ms: i64,
+    ) -> PyResult<(Option<TransactionLine<'py>>, Option<&'static str>)> {
+        let broker = &self.inner.broker;
+        let look = Look { now_ms: 0, timeout_ms, renew_ms, stored_before_ms: 0, count_max: 1 };
+        let found = enter(py, || broker.transactions.find(physical_offset, &look))?;
+        Ok(match found {
+            Ok(open) => (Some(transaction_line(py, &open)), None),
+            Err(decided) => (None, outcome(decided)),
+        })
+    }
+
+    /// Returns how the transaction had ended before; None if it ends now.
+    fn decide_transaction(
+        &self,
+        py: Python<'_>,
+        physical_offset: i64,
+        commit: bool,
+    ) -> PyResult<Option<&'static str>> {
+        let broker = &self.inner.broker;
+        let end = if commit { End::Committed } else { End::RolledBack };
+        enter(py, || broker.transactions.decide(physical_offset, end)).map(outcome)
+    }
+
     fn load_transactions(&self, py: Python<'_>) -> usize {
         let broker = &self.inner.broker;
         enter_infallible(py, || broker.transactions.load())
@@ -280,5 +381,25 @@ impl BrokerPlane {
 
     fn figures(&self) -> PlaneFigures {
         self.inner.figures().into()
+    }
+}
+
+fn delayed_line<'py>(py: Python<'py>, message: &DelayedMessage) -> DelayedLine<'py> {
+    let head = PyBytes::new(py, &message.head);
+    (head, message.size, message.due_ms, message.level, message.is_recalled)
+}
+
+fn transaction_line<'py>(py: Python<'py>, open: &OpenTransaction) -> TransactionLine<'py> {
+    (PyBytes::new(py, &open.head), open.size, open.began_ms, open.check_from_ms)
+}
+
+/// How a transaction had ended before; None if it ended just now.
+fn outcome(decided: Decided) -> Option<&'static str> {
+    match decided {
+        Decided::Done => None,
+        Decided::Before(End::Committed) => Some("committed"),
+        Decided::Before(End::RolledBack) => Some("rolled back"),
+        Decided::Before(End::GivenUp) => Some("given up"),
+        Decided::Forgotten => Some("ended long ago"),
     }
 }

@@ -98,9 +98,13 @@ impl Flow {
     }
 
     fn hold(&self, due_ns: i64, peer: &Arc<Peer>, held: Answers) {
-        peer.answers_held.fetch_add(1, Relaxed);
         let bytes = HELD_BYTES + held.memory();
-        peer.memory.add(bytes);
+        if !peer.memory.add(bytes) {
+            // The message is stored, so its sender gets the answer early rather than never.
+            let _gone = peer.post(held);
+            return;
+        }
+        peer.answers_held.fetch_add(1, Relaxed);
         let ticket = self.next.fetch_add(1, Relaxed);
         let mut answers = self.answers.lock();
         answers.insert((due_ns, ticket), HeldAnswer { peer: Arc::clone(peer), answers: held, bytes });

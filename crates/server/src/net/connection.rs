@@ -88,7 +88,14 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
             answers.output.trim();
         }
         let may_go_on = !must_read && answers.unconfirmed_count() < UNCONFIRMED_MAX;
-        buffers.count(input.memory() + answers.memory());
+        let fits = buffers.count(input.memory() + answers.memory());
+        if !fits && !fit(&mut buffers, &mut input, &mut answers) {
+            let bytes = input.memory() + answers.memory();
+            peer.cut(|| {
+                format!("its buffers take {bytes} bytes, and all connections may have no more than {} (memory_bytes_max)", shared.memory.bytes_max())
+            });
+            return End::Asked;
+        }
         if turn.is_over() {
             turn = Turn::default();
             tokio::task::yield_now().await;
@@ -115,6 +122,15 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
             return End::Malformed(input.explain(&error, shared.settings.frame_bytes_max));
         }
     }
+}
+
+/// Counts the buffers after everything that holds nothing was given back; whether the budget has room for the rest.
+#[cold]
+fn fit(buffers: &mut Buffers<'_>, input: &mut Input, answers: &mut Answers) -> bool {
+    input.shrink();
+    answers.output.trim();
+    answers.release_buffers();
+    buffers.count(input.memory() + answers.memory())
 }
 
 /// Whether the peer has more to read than it should.
@@ -405,17 +421,17 @@ mod tests {
 
     #[test]
     fn a_peer_gets_less_at_a_time_when_memory_is_scarce() {
-        let memory = Memory::new(1_600_000, usize::MAX);
+        let memory = Memory::new(1_750_000, usize::MAX);
         let peer = PeerMemory::new(&memory, usize::MAX);
         let mut turn = Turn::default();
         let mut bytes_max = |used: usize| {
-            peer.add(used);
+            assert!(peer.add(used));
             turn.limit_output(&memory);
             turn.output_bytes_max
         };
         assert_eq!(bytes_max(1_000_000), TURN_OUTPUT_BYTES);
-        assert_eq!(bytes_max(450_000), SCARCE_TURN_OUTPUT_BYTES);
-        assert_eq!(bytes_max(300_000), 0);
+        assert_eq!(bytes_max(560_000), SCARCE_TURN_OUTPUT_BYTES);
+        assert_eq!(bytes_max(120_000), 0);
         assert!(!Turn::default().is_over(), "one answer in any case");
     }
 
@@ -442,7 +458,7 @@ mod tests {
         }
         input.consume(size);
         input.compact();
-        buffers.count(input.memory());
+        assert!(buffers.count(input.memory()));
         assert!(other.reserve_frame(&mut buffers), "its turn has come");
     }
 

@@ -39,11 +39,12 @@ pub struct Crossed {
 }
 
 impl Crossed {
-    pub fn new(peer: &Arc<Peer>, frame: &Frame<'_>, header: &Header<'_>) -> Self {
+    /// Copies a request or an answer, if the budget of all connections has room for it.
+    pub fn new(peer: &Arc<Peer>, frame: &Frame<'_>, header: &Header<'_>) -> Option<Self> {
         Crossed::copy(peer, frame.encoding, frame.header, frame.body, header)
     }
 
-    pub fn of(ask: &Ask<'_>) -> Self {
+    pub fn of(ask: &Ask<'_>) -> Option<Self> {
         Crossed::copy(ask.peer, ask.encoding, ask.header_bytes, ask.body, ask.header)
     }
 
@@ -53,9 +54,9 @@ impl Crossed {
         header_bytes: &[u8],
         body: &[u8],
         header: &Header<'_>,
-    ) -> Self {
-        peer.memory.add(CROSSED_BYTES + header_bytes.len() + body.len());
-        Crossed {
+    ) -> Option<Self> {
+        let has_room = peer.memory.add(CROSSED_BYTES + header_bytes.len() + body.len());
+        has_room.then(|| Crossed {
             peer: Arc::clone(peer),
             encoding,
             header: Bytes::copy_from_slice(header_bytes),
@@ -67,7 +68,7 @@ impl Crossed {
             oneway: header.is_oneway(),
             remark: header.remark.as_ref().map(ToString::to_string),
             since_ms: peer.now_ms(),
-        }
+        })
     }
 
     /// The request as the hot handlers see it; `header` is its own, parsed.

@@ -68,7 +68,10 @@ impl HeldAppends {
     pub fn keep(&self, ask: &Ask<'_>, answers: &mut Answers) -> Option<Outcome> {
         let mut state = self.state.lock();
         state.deadline?;
-        let request = Crossed::of(ask);
+        let Some(request) = Crossed::of(ask) else {
+            drop(state);
+            return Some(ask.refuse(answers, response_code::SYSTEM_BUSY, &ask.peer.memory.no_room()));
+        };
         let bytes = state.bytes + request.len();
         if state.requests.len() >= self.requests_max || bytes > self.bytes_max {
             drop(state);

@@ -45,7 +45,7 @@ const QUIET_MS: Range<u64> = 1_000..1_000 + 2 * CARE_INTERVAL.as_millis() as u64
 /// A frame of this size that has been arriving for this long comes from a peer that trickles it.
 const TRICKLE_BYTES: usize = 256 * 1024;
 const TRICKLE_MS: u64 = 1_000;
-/// The least time between two looks for the worst peers while the budget is exceeded.
+/// The least time between two looks for the worst peers while the budget is nearly used up.
 const CUT_PAUSE: Duration = Duration::from_millis(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A plane that stops waits at most this long for its connections to answer; none should take this long.
@@ -101,7 +101,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    pub fn bind(settings: ServerSettings, hot: HotRequests) -> Result<Self, ServerError> {
+    pub fn bind(mut settings: ServerSettings, hot: HotRequests) -> Result<Self, ServerError> {
+        // A longer frame could wait for its memory for ever.
+        settings.frame_bytes_max = settings.frame_bytes_max.min(settings.memory_bytes_max / 2);
         let (socket, old_socket) = bind_all(&settings)?;
         let port = local_port(&socket);
         let old_port = old_socket.as_ref().map(local_port);
@@ -363,7 +365,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Closes peers until their memory is within the budget: first those that do not read their answers, then those that
+    /// Closes peers until the budget has some room again: first those that do not read their answers, then those that
     /// use most. Peers that trickle a long frame are closed before that, because others wait for their memory.
     fn cut_worst(&self) {
         if !self.memory.is_wanted() {
@@ -436,7 +438,7 @@ async fn take_care(shared: Arc<Shared>) {
     while !shared.stopping.load(Relaxed) {
         tokio::select! {
             _ = ticks.tick() => {}
-            () = shared.memory.exceeded() => {
+            () = shared.memory.is_tight() => {
                 shared.cut_worst();
                 // It goes through all peers, which must not happen with every step of one of them.
                 tokio::time::sleep(CUT_PAUSE).await;

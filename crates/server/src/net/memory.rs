@@ -6,13 +6,17 @@
 //! connection counts its own buffers through [`Buffers`]. The sum over all connections changes in steps only, so that
 //! connections do not meet at one counter.
 //!
-//! The budget holds because memory that a client can make large is asked for before it is taken: a long frame needs
-//! [`Buffers::reserve`] before it is read, a pull that waits needs [`PeerMemory::refusal`], and an answer that does not fit
-//! closes its peer ([`PeerMemory::is_too_much`]). The last eighth is for everything else: short frames, answers that are
-//! made now, and requests on their way to Python.
+//! The sum never exceeds the budget: bytes are counted only if they fit, and whoever cannot count them drops them, with a
+//! refusal or the connection. So that this hits those who use much, the budget has three marks below its end:
 //!
-//! Nothing is freed here. A connection that does not read is not read from; [`crate::net::listener`] closes the worst peer
-//! when the budget is exceeded, and `metaq.memory` gives what was freed back to the system.
+//! | up to | for |
+//! |---|---|
+//! | 7/8 | long frames, which ask with [`Buffers::reserve`] before they are read, and pulls that wait |
+//! | 15/16 | answers to peers that have much already. Beyond this mark [`crate::net::listener`] closes the worst peers |
+//! | all of it | short frames, answers to peers that have little, and requests on their way to Python |
+//!
+//! Nothing is freed here. A connection that does not read is not read from, and the allocator gives what was freed back to
+//! the system.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -34,7 +38,7 @@ pub struct Memory {
     used: AtomicUsize,
     peak: AtomicUsize,
     bytes_max: usize,
-    exceeded: Notify,
+    is_tight: Notify,
     /// A long frame waits for room since [`Memory::is_wanted`] was last called.
     is_wanted: AtomicBool,
     /// The same bytes where they are kept for a group, and what the control plane keeps for it.
@@ -47,7 +51,7 @@ impl Memory {
             used: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
             bytes_max,
-            exceeded: Notify::new(),
+            is_tight: Notify::new(),
             is_wanted: AtomicBool::new(false),
             groups: GroupMemory::new(group_bytes_max),
         })
@@ -65,9 +69,9 @@ impl Memory {
         self.bytes_max
     }
 
-    /// The bytes beyond the budget.
+    /// The bytes beyond the mark from which on peers are closed.
     pub fn excess(&self) -> usize {
-        self.used().saturating_sub(self.bytes_max)
+        self.used().saturating_sub(self.tight_bytes())
     }
 
     /// Whether nothing more should be taken from clients that hold some of it already.
@@ -85,32 +89,28 @@ impl Memory {
         self.bytes_max / 8 * 7
     }
 
-    /// Counts bytes if they fit; whether they do. If they are more than half of a small budget, half must be free.
-    fn reserve(&self, bytes: usize) -> bool {
-        let wanted = bytes.min(self.bytes_max / 2);
-        let reserved = self.used.fetch_update(Relaxed, Relaxed, |used| {
-            (used.saturating_add(wanted) <= self.reservable()).then_some(used + bytes)
-        });
-        match reserved {
-            Ok(before) => {
-                self.peak.fetch_max(before + bytes, Relaxed);
-            }
-            Err(_) => self.is_wanted.store(true, Relaxed),
-        }
-        reserved.is_ok()
+    /// The part that may be used before peers are closed. The rest lasts until their memory has come back.
+    fn tight_bytes(&self) -> usize {
+        self.bytes_max / 16 * 15
     }
 
-    /// Returns when the budget was exceeded since the last call.
-    pub async fn exceeded(&self) {
-        self.exceeded.notified().await;
+    /// Returns when peers should be closed, since the last call.
+    pub async fn is_tight(&self) {
+        self.is_tight.notified().await;
     }
 
-    fn grow(&self, bytes: usize) {
-        let used = self.used.fetch_add(bytes, Relaxed) + bytes;
-        self.peak.fetch_max(used, Relaxed);
-        if used > self.bytes_max {
-            self.exceeded.notify_one();
+    /// Counts bytes if the sum stays within the limit; whether it does.
+    fn grow(&self, bytes: usize, limit: usize) -> bool {
+        let grown = self
+            .used
+            .fetch_update(Relaxed, Relaxed, |used| used.checked_add(bytes).filter(|wanted| *wanted <= limit));
+        if let Ok(before) = grown {
+            self.peak.fetch_max(before + bytes, Relaxed);
         }
+        if self.excess() > 0 {
+            self.is_tight.notify_one();
+        }
+        grown.is_ok()
     }
 
     fn shrink(&self, bytes: usize) {
@@ -130,14 +130,47 @@ impl PeerMemory {
         PeerMemory { used: AtomicUsize::new(IDLE_BYTES), bytes_max, all: Arc::clone(all) }
     }
 
-    /// Counts bytes that are kept for the peer, and returns what it had before.
-    pub fn add(&self, bytes: usize) -> usize {
-        let before = self.used.fetch_add(bytes, Relaxed);
-        let steps = (before + bytes) / STEP_BYTES - before / STEP_BYTES;
-        if steps > 0 {
-            self.all.grow(steps * STEP_BYTES);
+    /// Counts bytes that are kept for the peer, if the budget of all peers has room; whether it has. Bytes that are not
+    /// counted must not be kept.
+    #[must_use]
+    pub fn add(&self, bytes: usize) -> bool {
+        self.take(bytes, self.all.bytes_max)
+    }
+
+    /// Counts an answer. A peer that has its share of the memory leaves the last part of the budget to others.
+    #[must_use]
+    pub fn add_answer(&self, bytes: usize) -> bool {
+        let has_much = self.used() > SMALL_BYTES;
+        self.take(bytes, if has_much { self.all.tight_bytes() } else { self.all.bytes_max })
+    }
+
+    /// Counts bytes that are about to be kept for a long frame.
+    fn reserve(&self, bytes: usize) -> bool {
+        let has_room = self.take(bytes, self.all.reservable());
+        if !has_room {
+            self.all.is_wanted.store(true, Relaxed);
         }
-        before
+        has_room
+    }
+
+    /// Counts bytes if the sum of all peers stays within the limit. It is asked first: so the sum is never too large, not
+    /// even for a moment.
+    fn take(&self, bytes: usize, limit: usize) -> bool {
+        let mut before = self.used.load(Relaxed);
+        loop {
+            let after = before + bytes;
+            let steps_bytes = (after / STEP_BYTES - before / STEP_BYTES) * STEP_BYTES;
+            if steps_bytes > 0 && !self.all.grow(steps_bytes, limit) {
+                return false;
+            }
+            match self.used.compare_exchange_weak(before, after, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(changed) => {
+                    self.all.shrink(steps_bytes);
+                    before = changed;
+                }
+            }
+        }
     }
 
     pub fn remove(&self, bytes: usize) {
@@ -148,35 +181,12 @@ impl PeerMemory {
         }
     }
 
-    /// Counts bytes that are about to be kept for the peer, if the budget of all peers has room; whether it has.
-    fn reserve(&self, bytes: usize) -> bool {
-        let before = self.used.fetch_add(bytes, Relaxed);
-        let steps = (before + bytes) / STEP_BYTES - before / STEP_BYTES;
-        if self.all.reserve(steps * STEP_BYTES) {
-            return true;
-        }
-        // Other threads may have changed it meanwhile, so going back may be one step more or less.
-        let after = self.used.fetch_sub(bytes, Relaxed);
-        let undone = after / STEP_BYTES - (after - bytes) / STEP_BYTES;
-        if undone > steps {
-            self.all.shrink((undone - steps) * STEP_BYTES);
-        } else if undone < steps {
-            self.all.grow((steps - undone) * STEP_BYTES);
-        }
-        false
-    }
-
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)
     }
 
     pub fn bytes_max(&self) -> usize {
         self.bytes_max
-    }
-
-    /// Whether an answer of this size would exceed the budget of all peers, and this peer has its share of it already.
-    pub fn is_too_much(&self, bytes: usize) -> bool {
-        self.used() > SMALL_BYTES && self.all.used().saturating_add(bytes) > self.all.bytes_max
     }
 
     pub fn all(&self) -> &Memory {
@@ -193,12 +203,16 @@ impl PeerMemory {
                 self.bytes_max / 2
             ));
         }
-        (wanted > SMALL_BYTES && self.all.is_scarce()).then(|| {
-            format!(
-                "[OVERLOAD] the broker keeps as much for its clients as it may: {} bytes (memory_bytes_max); try again later",
-                self.all.bytes_max
-            )
-        })
+        (wanted > SMALL_BYTES && self.all.is_scarce()).then(|| self.no_room())
+    }
+
+    /// Says that the budget of all peers is used up.
+    #[cold]
+    pub fn no_room(&self) -> String {
+        format!(
+            "[OVERLOAD] the broker keeps as much for its clients as it may: {} bytes (memory_bytes_max); try again later",
+            self.all.bytes_max
+        )
     }
 }
 
@@ -219,11 +233,11 @@ impl<'a> Buffers<'a> {
         Buffers { memory, counted: 0 }
     }
 
+    /// Counts the bytes that the buffers take now. False if the budget has no room for them: then they must become smaller.
     #[inline]
-    pub fn count(&mut self, bytes: usize) {
-        if bytes.abs_diff(self.counted) >= STEP_BYTES {
-            self.recount(bytes);
-        }
+    #[must_use]
+    pub fn count(&mut self, bytes: usize) -> bool {
+        bytes.abs_diff(self.counted) < STEP_BYTES || self.recount(bytes)
     }
 
     /// Counts bytes that a buffer is about to grow by, if the budget has room; whether it has.
@@ -234,13 +248,14 @@ impl<'a> Buffers<'a> {
     }
 
     #[cold]
-    fn recount(&mut self, bytes: usize) {
-        if bytes > self.counted {
-            self.memory.add(bytes - self.counted);
-        } else {
+    fn recount(&mut self, bytes: usize) -> bool {
+        if bytes <= self.counted {
             self.memory.remove(self.counted - bytes);
+        } else if !self.memory.add(bytes - self.counted) {
+            return false;
         }
         self.counted = bytes;
+        true
     }
 }
 
@@ -254,17 +269,20 @@ impl Drop for Buffers<'_> {
 mod tests {
     use super::*;
 
+    fn add(peer: &PeerMemory, bytes: usize) {
+        assert!(peer.add(bytes));
+    }
+
     #[test]
     fn the_sum_follows_its_parts_in_steps_and_ends_at_zero() {
-        let all = Memory::new(10 * STEP_BYTES, usize::MAX);
+        let all = Memory::new(16 * STEP_BYTES, usize::MAX);
         let (one, other) = (PeerMemory::new(&all, usize::MAX), PeerMemory::new(&all, usize::MAX));
         for bytes in [1, 100, STEP_BYTES, 3 * STEP_BYTES + 7] {
-            one.add(bytes);
-            other.add(2 * bytes);
+            add(&one, bytes);
+            add(&other, 2 * bytes);
             let exact = one.used() + other.used();
             assert!(all.used().abs_diff(exact) <= 2 * STEP_BYTES, "{} instead of {exact}", all.used());
         }
-        assert!(all.excess() > 0);
         for bytes in [STEP_BYTES, 1, 3 * STEP_BYTES + 7, 100] {
             one.remove(bytes);
             other.remove(2 * bytes);
@@ -274,16 +292,40 @@ mod tests {
     }
 
     #[test]
+    fn the_sum_never_exceeds_the_budget_while_many_threads_count() {
+        let all = Memory::new(24 * STEP_BYTES, usize::MAX);
+        let peer = PeerMemory::new(&all, usize::MAX);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (all, peer) = (&all, &peer);
+                scope.spawn(move || {
+                    let own = PeerMemory::new(all, usize::MAX);
+                    for round in 0..2_000 {
+                        let bytes = 1 + (round * (thread + 1) * 7_919) % (15 * STEP_BYTES);
+                        let (in_own, in_common) = (own.add(bytes), peer.add_answer(bytes));
+                        assert!(all.used() <= all.bytes_max());
+                        own.remove(if in_own { bytes } else { 0 });
+                        peer.remove(if in_common { bytes } else { 0 });
+                    }
+                });
+            }
+        });
+        assert!(all.peak() > 16 * STEP_BYTES && all.peak() <= all.bytes_max(), "{}", all.peak());
+        assert_eq!((all.used(), peer.used()), (0, IDLE_BYTES));
+    }
+
+    #[test]
     fn buffers_are_counted_until_they_are_dropped() {
-        let all = Memory::new(usize::MAX, usize::MAX);
+        let all = Memory::new(16 * STEP_BYTES, usize::MAX);
         let memory = PeerMemory::new(&all, usize::MAX);
         let mut buffers = Buffers::new(&memory);
-        buffers.count(STEP_BYTES - 1);
+        assert!(buffers.count(STEP_BYTES - 1));
         assert_eq!(memory.used(), IDLE_BYTES, "too little to count");
-        buffers.count(5 * STEP_BYTES);
-        buffers.count(5 * STEP_BYTES - 1);
+        assert!(buffers.count(5 * STEP_BYTES) && buffers.count(5 * STEP_BYTES - 1));
         assert_eq!(memory.used(), IDLE_BYTES + 5 * STEP_BYTES);
-        buffers.count(STEP_BYTES);
+        assert!(!buffers.count(17 * STEP_BYTES), "more than there is");
+        assert_eq!(memory.used(), IDLE_BYTES + 5 * STEP_BYTES);
+        assert!(buffers.count(STEP_BYTES));
         assert_eq!(memory.used(), IDLE_BYTES + STEP_BYTES);
         drop(buffers);
         assert_eq!((memory.used(), all.used()), (IDLE_BYTES, 0));
@@ -301,21 +343,23 @@ mod tests {
         assert!(second.reserve(16 * STEP_BYTES));
         assert!(all.is_scarce() && !first.reserve(STEP_BYTES));
         assert_eq!((all.used(), all.peak(), all.excess()), (56 * STEP_BYTES, 56 * STEP_BYTES, 0));
-        second.count(0);
+        assert!(second.count(0));
         assert!(!second.reserve(20 * STEP_BYTES) && second.reserve(15 * STEP_BYTES + 1));
         drop((first, second));
         assert_eq!(all.used(), 0);
-        let mut huge = Buffers::new(&one);
-        assert!(huge.reserve(100 * STEP_BYTES), "a frame that is longer than the budget gets through alone");
     }
 
     #[test]
-    fn an_answer_that_does_not_fit_is_too_much_for_a_peer_with_its_share() {
-        let all = Memory::new(1_000_000, usize::MAX);
+    fn an_answer_to_a_peer_that_has_its_share_leaves_the_end_of_the_budget_to_others() {
+        let all = Memory::new(64 * STEP_BYTES, usize::MAX);
         let (large, small) = (PeerMemory::new(&all, usize::MAX), PeerMemory::new(&all, usize::MAX));
-        large.add(600_000);
-        assert!(!large.is_too_much(300_000) && large.is_too_much(500_000));
-        assert!(!small.is_too_much(500_000), "it is not to blame");
+        add(&large, 40 * STEP_BYTES);
+        assert!(!large.add_answer(21 * STEP_BYTES) && large.add_answer(20 * STEP_BYTES));
+        assert_eq!(all.excess(), 0);
+        assert!(!large.add_answer(STEP_BYTES));
+        assert!(small.add_answer(4 * STEP_BYTES), "it is not to blame");
+        assert_eq!((all.used(), all.excess()), (64 * STEP_BYTES, 4 * STEP_BYTES));
+        assert!(!small.add_answer(STEP_BYTES), "not even then");
     }
 
     #[test]
@@ -325,7 +369,7 @@ mod tests {
         assert_eq!(memory.refusal(400_000), None);
         assert!(memory.refusal(500_000).is_some_and(|remark| remark.contains("500000 bytes, half of")));
         let other = PeerMemory::new(&all, usize::MAX);
-        other.add(1_100_000);
+        add(&other, 900_000);
         assert!(
             memory.refusal(400_000).is_some_and(|remark| remark.contains("1000000 bytes (memory_bytes_max)"))
         );

@@ -94,18 +94,18 @@ impl Peer {
             });
             return Err(ServerError::OutputFull { id: self.id, queued, limit });
         }
-        if self.memory.is_too_much(bytes) {
-            let limit = self.memory.all().bytes_max();
-            self.cut(|| {
-                format!("its answers do not fit: {queued} bytes are kept for it, {bytes} more would exceed the {limit} bytes for all connections (memory_bytes_max)")
-            });
-            return Err(ServerError::OutputFull { id: self.id, queued, limit });
-        }
         let mut mailbox = self.mailbox.lock();
         if mailbox.is_closed {
             return gone;
         }
-        self.memory.add(bytes);
+        if !self.memory.add_answer(bytes) {
+            drop(mailbox);
+            let limit = self.memory.all().bytes_max();
+            self.cut(|| {
+                format!("its answers do not fit: {queued} bytes are kept for it, {bytes} more are too many with the {limit} bytes for all connections (memory_bytes_max)")
+            });
+            return Err(ServerError::OutputFull { id: self.id, queued, limit });
+        }
         mailbox.bytes += bytes;
         mailbox.answers.push(answers);
         drop(mailbox);
@@ -140,8 +140,11 @@ impl Peer {
             return Err(remark);
         }
         self.memory.all().groups.keep(group, bytes)?;
+        if !self.memory.add(bytes) {
+            self.memory.all().groups.remove(group, bytes);
+            return Err(self.memory.no_room());
+        }
         self.holds.fetch_add(1, Relaxed);
-        self.memory.add(bytes);
         Ok(())
     }
 

@@ -129,7 +129,9 @@ impl Shared {
         peer.counts.requests.add(1);
         if header.is_response() {
             // If there is no room for the answer, its request times out like a lost one.
-            let _dropped = self.crossing.offer(Event::Answer(Crossed::new(peer, frame, &header)));
+            if let Some(answer) = Crossed::new(peer, frame, &header) {
+                let _dropped = self.crossing.offer(Event::Answer(answer));
+            }
             return Ok(());
         }
         let (encoding, header_bytes, body) = (frame.encoding, frame.header, frame.body);
@@ -200,7 +202,11 @@ impl Shared {
             return;
         }
         ask.peer.counts.crossed.add(1);
-        if let Err(overload) = self.crossing.offer(Event::Request(Crossed::of(ask))) {
+        let Some(crossed) = Crossed::of(ask) else {
+            ask.refuse(answers, response_code::SYSTEM_BUSY, &ask.peer.memory.no_room());
+            return;
+        };
+        if let Err(overload) = self.crossing.offer(Event::Request(crossed)) {
             ask.refuse(answers, response_code::SYSTEM_BUSY, overload.remark());
         }
     }
@@ -213,10 +219,16 @@ impl Shared {
 
     /// Passes a request on to the master; false if there is none.
     fn relay(&self, ask: &Ask<'_>) -> bool {
-        match self.runtime.get().filter(|_| self.relay.has_master()) {
-            Some(runtime) => self.relay.pass_on(runtime, Crossed::of(ask)).is_ok(),
-            None => false,
-        }
+        let Some(runtime) = self.runtime.get().filter(|_| self.relay.has_master()) else {
+            return false;
+        };
+        let Some(request) = Crossed::of(ask) else {
+            let mut answers = Answers::default();
+            ask.refuse(&mut answers, response_code::SYSTEM_BUSY, &ask.peer.memory.no_room());
+            let _gone = ask.peer.post(answers);
+            return true;
+        };
+        self.relay.pass_on(runtime, request).is_ok()
     }
 
     /// Answers a hot request, unless a switch of the master keeps it back.

@@ -19,6 +19,27 @@ pub struct Copy<'a> {
     pub properties: &'a [u8],
 }
 
+/// The record as stored, but with an empty body: enough to list a message.
+pub(crate) fn without_body(record: &Record<'_>) -> Vec<u8> {
+    let head = NewRecord {
+        topic: record.topic,
+        queue_id: record.queue_id,
+        flag: record.flag,
+        system_flag: record.system_flag,
+        born_timestamp_ms: record.born_timestamp_ms,
+        born_host: record.born_host,
+        store_host: record.store_host,
+        reconsume_times: record.reconsume_times,
+        prepared_transaction_offset: record.prepared_transaction_offset,
+        body: &[],
+        body_crc: 0,
+        properties: [record.properties, &[], &[]],
+    };
+    let mut bytes = vec![0; head.size()];
+    head.write(&mut bytes, record.queue_offset, record.physical_offset, record.store_timestamp_ms);
+    bytes
+}
+
 /// A copy that Python asks for.
 pub struct Resend {
     pub physical_offset: i64,

@@ -24,10 +24,10 @@ const DELAY_PROPERTIES: [&str; 4] = ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS
 
 /// Messages that wait for one of the delay levels, and how far each level is delivered.
 pub struct DelayLevels {
-    store: Arc<Store>,
+    pub(super) store: Arc<Store>,
     store_host: SocketAddr,
-    levels_ms: Vec<i64>,
-    delivered: Vec<AtomicI64>,
+    pub(super) levels_ms: Vec<i64>,
+    pub(super) delivered: Vec<AtomicI64>,
     /// The end of the last copy: it must be confirmed before the offsets are saved.
     copied_end: AtomicI64,
     pub(crate) rounds: Rounds,

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
-use metaq_store::{Filter, GetStatus, Store, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition};
+use metaq_store::{
+    Filter, GetStatus, Store, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerOutline, TimerPosition,
+};
 use metaq_wire::Record;
 use parking_lot::Mutex;
 
@@ -64,6 +66,8 @@ pub struct Timers {
     behind_ms: AtomicI64,
     /// How many wait for each minute, as of the last time that progress was saved.
     by_minute: Mutex<Vec<(i64, u64)>>,
+    /// For those who count and list what waits; None before all of the queue is read.
+    pub(super) outline: Mutex<Option<Arc<TimerOutline>>>,
     pub(crate) rounds: Rounds,
 }
 
@@ -95,6 +99,7 @@ impl Timers {
             queue_offset: AtomicI64::new(0),
             behind_ms: AtomicI64::new(0),
             by_minute: Mutex::default(),
+            outline: Mutex::default(),
             rounds: Rounds::default(),
         }
     }
@@ -146,15 +151,15 @@ struct Rebuild {
 }
 
 /// The parts of a waiting record that matter here.
-struct Waiting {
-    due_ms: i64,
-    key_hash: u64,
-    is_recall: bool,
+pub(super) struct Waiting {
+    pub(super) due_ms: i64,
+    pub(super) key_hash: u64,
+    pub(super) is_recall: bool,
     roll_times: i64,
 }
 
 impl Waiting {
-    fn of(record: &Record<'_>) -> Option<Self> {
+    pub(super) fn of(record: &Record<'_>) -> Option<Self> {
         let is_recall = record.property("TIMER_DEL_UNIQKEY").is_some();
         let key = if is_recall { recalled_key(record) } else { record.property("UNIQ_KEY") };
         Some(Waiting {
@@ -176,13 +181,15 @@ impl Waiting {
         } else {
             self.due_ms
         };
-        TimerEntry {
-            wake_ms,
+        let entry = TimerEntry {
+            wake_ms: self.due_ms,
             physical_offset: record.physical_offset,
             key_hash: self.key_hash,
             is_roll,
             is_recall: self.is_recall,
-        }
+            rest_minutes: 0,
+        };
+        entry.woken_at(wake_ms)
     }
 }
 
@@ -226,6 +233,7 @@ impl Timers {
             // Every delivery is a record, so nothing that was due after the newest record was delivered.
             match self.store.open_timer_log(begin, end, self.store.newest_time_ms()) {
                 Ok((log, start)) => {
+                    *self.outline.lock() = None;
                     let rebuild = start.rebuild.map(|why| {
                         let count = end - begin;
                         let text = format!("the timer log is rebuilt from {count} records: {why}");
@@ -304,6 +312,9 @@ impl Timers {
             let end_before = self.store.confirmed_offset();
             let is_at_end = self.read_queue(run)?;
             if is_at_end {
+                if !run.has_begun {
+                    *self.outline.lock() = Some(run.log.outline());
+                }
                 run.has_begun = true;
                 run.rebuild = None;
             }

@@ -177,7 +177,7 @@ fn url_safe(bytes: &[u8]) -> String {
         let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
         let bits = (byte(0) << 16) | (byte(1) << 8) | byte(2);
         for digit in 0..4 {
-            let value = bits >> (18 - 6 * digit) & 63;
+            let value = (bits >> (18 - 6 * digit)) & 63;
             handle.push(if digit <= chunk.len() { char::from(DIGITS[value as usize]) } else { '=' });
         }
     }

@@ -48,8 +48,8 @@ fn compress(state: &mut [u32; 8], block: &[u8]) {
     }
     for at in 16..64 {
         let (a, b) = (words[at - 15], words[at - 2]);
-        let first = a.rotate_right(7) ^ a.rotate_right(18) ^ a >> 3;
-        let second = b.rotate_right(17) ^ b.rotate_right(19) ^ b >> 10;
+        let first = a.rotate_right(7) ^ a.rotate_right(18) ^ (a >> 3);
+        let second = b.rotate_right(17) ^ b.rotate_right(19) ^ (b >> 10);
         words[at] = words[at - 16].wrapping_add(first).wrapping_add(words[at - 7]).wrapping_add(second);
     }
     let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *state;
@@ -88,7 +88,8 @@ mod tests {
     use super::*;
 
     fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
     }
 
     #[test]

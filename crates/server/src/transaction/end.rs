@@ -16,6 +16,18 @@ use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
 /// Properties that a committed message no longer has.
 const HALF_PROPERTIES: [&str; 4] = ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "METAQ_HALF_BEFORE"];
 
+/// The outcome of a request to end a transaction.
+pub(super) enum Ended {
+    /// The log must be confirmed below this offset; 0 if nothing was written.
+    Now(i64),
+    /// It had ended like this, and everything that was written for it lies below this offset.
+    Before(End, i64),
+    /// It ended too long ago to know how.
+    Forgotten,
+    /// The record is not a half message but imitates one.
+    NoHalf,
+}
+
 impl Transactions {
     pub fn handle_end(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match EndTransactionHeader::scan(ask.header) {
@@ -52,37 +64,51 @@ impl Transactions {
             return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));
         };
         self.check_end(header, &record)?;
+        match self.end_half(&record, end)? {
+            Ended::Now(end_offset) => {
+                if end == End::Committed {
+                    answers.note_appended();
+                }
+                answers.note_ended();
+                Ok(end_offset)
+            }
+            // The first request may still wait for the disk, and this one must not be answered before it.
+            Ended::Before(before, appended_end) if before == end => Ok(appended_end),
+            Ended::Before(before, _) => {
+                Err(Refusal::new(response_code::SYSTEM_ERROR, ended_otherwise(before).to_string()))
+            }
+            Ended::Forgotten => {
+                let remark = "the transaction ended long ago, and its outcome is no longer known";
+                Err(Refusal::new(response_code::TRANSACTION_STATE_UNKNOWN, remark.to_string()))
+            }
+            Ended::NoHalf => Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header))),
+        }
+    }
+
+    /// Ends the transaction of a half message, if it is open.
+    pub(super) fn end_half(&self, record: &Record<'_>, end: End) -> Result<Ended, StoreError> {
         let mut ledger = self.ledger.lock();
         let newest = match ledger.standing(record.queue_offset) {
             Standing::Open(newest) => newest,
-            // The first request may still wait for the disk, and this one must not be answered before it.
-            Standing::Ended(before) if before == end => return Ok(ledger.appended_end),
-            Standing::Ended(before) => {
-                return Err(Refusal::new(response_code::SYSTEM_ERROR, ended_otherwise(before).to_string()));
-            }
-            Standing::Forgotten => {
-                let remark = "the transaction ended long ago, and its outcome is no longer known";
-                return Err(Refusal::new(response_code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
-            }
+            Standing::Ended(before) => return Ok(Ended::Before(before, ledger.appended_end)),
+            Standing::Forgotten => return Ok(Ended::Forgotten),
         };
         let is_itself = match ledger.half(newest).filter(|_| newest == record.queue_offset) {
             Some(half) => half.physical_offset == record.physical_offset,
             None => self.is_half_at(record.queue_offset, record.physical_offset),
         };
         if !is_itself {
-            return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));
+            return Ok(Ended::NoHalf);
         }
         let mut end_offset = 0;
         if end == End::Committed {
-            end_offset = self.append_all(&record, newest, &mut ledger)?;
+            end_offset = self.append_all(record, newest, &mut ledger)?;
             ledger.note_appended(end_offset);
-            answers.note_appended();
         }
         ledger.end(newest, end);
         drop(ledger);
-        answers.note_ended();
-        self.count_end(&record, end);
-        Ok(end_offset)
+        self.count_end(record, end);
+        Ok(Ended::Now(end_offset))
     }
 
     fn count_end(&self, half: &Record<'_>, end: End) {

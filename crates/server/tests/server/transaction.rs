@@ -1,6 +1,6 @@
 //! Half messages and END_TRANSACTION (37).
 
-use metaq_server::Look;
+use metaq_server::{Decided, End, Look, ServerError};
 
 use crate::support::request_code::{END_TRANSACTION, SEND_MESSAGE_V2};
 use crate::support::*;
@@ -263,4 +263,55 @@ fn the_delay_of_a_half_message_begins_with_its_commit() {
     assert_eq!(plane.bodies(TOPIC, 0), [""; 0]);
     plane.advance_ms(501);
     eventually("the message is delivered", || plane.bodies(TOPIC, 0) == ["paid"]);
+}
+
+#[test]
+fn open_transactions_are_listed_by_age_and_ended_by_hand() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let transactions = &plane.broker().transactions;
+    let begun: Vec<i64> = (0..3)
+        .map(|number| {
+            let fields = but(half_fields(&[]), &[("g", &plane.clock.now_ms().to_string())]);
+            let body = format!("m{number}");
+            assert_eq!(client.ask(SEND_MESSAGE_V2, &fields, body.as_bytes()).code, response_code::SUCCESS);
+            plane.advance_ms(10);
+            plane.read(HALF_TOPIC, 0).pop().unwrap().physical_offset
+        })
+        .collect();
+    // The first one is stored again behind the others and is still the oldest.
+    transactions.renew(&[0], true).unwrap();
+    let listed = |count_max| {
+        let open = transactions.list(None, &Look { count_max, ..look(&plane) });
+        let halves = open.transactions.iter().flat_map(|open| messages(&open.head));
+        (halves.map(|half| (half.queue_offset, half.body)).collect::<Vec<_>>(), open.total)
+    };
+    let none = String::new;
+    assert_eq!(listed(2), (vec![(3, none()), (1, none())], 3), "without their bodies");
+    assert_eq!(transactions.list(Some(PRODUCER_GROUP), &look(&plane)).total, 3);
+    let others = transactions.list(Some("other"), &look(&plane));
+    assert_eq!((others.transactions.len(), others.total), (0, 0));
+    assert_eq!(transactions.decide(begun[0], End::Committed).unwrap(), Decided::Done);
+    let before = Decided::Before(End::Committed);
+    assert_eq!(transactions.decide(begun[0], End::RolledBack).unwrap(), before);
+    assert!(matches!(transactions.find(begun[0], &look(&plane)), Ok(Err(found)) if found == before));
+    assert_eq!(transactions.decide(begun[1], End::RolledBack).unwrap(), Decided::Done);
+    assert_eq!((plane.bodies(TOPIC, 0), listed(9)), (vec!["m0".to_owned()], (vec![(2, none())], 1)));
+    let committed = plane.read(TOPIC, 0).remove(0).physical_offset;
+    for no_half in [committed, begun[0] + 1, i64::MAX] {
+        assert!(matches!(transactions.decide(no_half, End::Committed), Err(ServerError::NoRecord(_))));
+    }
+}
+
+#[test]
+fn a_transaction_is_checked_after_the_time_in_the_list() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    begin(&plane, &mut client, "m", &[("CHECK_IMMUNITY_TIME_IN_SECONDS", "20")]);
+    let open = plane.broker().transactions.list(None, &look(&plane));
+    let wait_ms = open.transactions[0].check_from_ms - plane.clock.now_ms();
+    plane.advance_ms(wait_ms);
+    assert!(due(&plane).is_empty());
+    plane.advance_ms(1);
+    assert_eq!(due(&plane), [0]);
 }

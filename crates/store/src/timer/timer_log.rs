@@ -19,6 +19,7 @@ mod bucket;
 mod checkpoint;
 mod entry;
 mod mark;
+mod outline;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,8 @@ use bucket::{Bucket, MINUTE_MS, minute_of};
 use checkpoint::{Checkpoint, FileLength};
 pub use entry::{TimerEntry, TimerPosition};
 use mark::{Mark, MarkFile};
+use outline::MinuteFile;
+pub use outline::{TimerCounts, TimerFound, TimerListing, TimerOutline, TimerSearch, TimerSpans};
 
 /// The topic in which messages wait for any moment; the name is Apache's.
 pub const TIMER_TOPIC: &str = "rmq_sys_wheel_timer";
@@ -82,6 +85,7 @@ pub struct TimerLog {
     /// Files that no bucket needs any more; deleted after the next checkpoint.
     dropped: Vec<PathBuf>,
     is_dirty: bool,
+    outline: Arc<TimerOutline>,
 }
 
 impl Store {
@@ -134,11 +138,14 @@ impl TimerLog {
             // From the first start on there is a checkpoint, so a missing one was lost.
             log.save()?;
         }
+        log.outline.set_done(log.done);
+        log.outline.set_files(log.minute_files());
         let start = TimerStart { queue_offset: log.queue_offset, rebuild, is_mark_exact };
         Ok((log, start))
     }
 
     fn empty(disk: Arc<dyn Disk>, directory: PathBuf) -> Self {
+        let outline = Arc::new(TimerOutline::new(Arc::clone(&disk), directory.clone()));
         Self {
             disk,
             directory,
@@ -160,6 +167,7 @@ impl TimerLog {
             late_position: TimerPosition::FIRST,
             dropped: Vec::new(),
             is_dirty: false,
+            outline,
         }
     }
 
@@ -171,10 +179,14 @@ impl TimerLog {
         for file in &saved.files {
             let bucket = Bucket::at(file.minute, file.serial, file.entries);
             let (mut bucket, mut waiting) = (bucket, 0);
-            let done = self.done;
+            let (done, outline) = (self.done, &self.outline);
             let sound = bucket.look_through(&*self.disk, &self.directory, &mut |entry| {
-                waiting += u64::from(entry.position() > done);
-                entry.position() > done
+                let is_waiting = entry.position() > done;
+                if is_waiting {
+                    waiting += 1;
+                    outline.add(&entry);
+                }
+                is_waiting
             })?;
             if !sound {
                 let path = bucket.path(&self.directory);
@@ -196,7 +208,10 @@ impl TimerLog {
         let mut finished = 0;
         for bucket in self.buckets.values_mut() {
             bucket.look_through(&*self.disk, &self.directory, &mut |entry| {
-                finished += u64::from(entry.position() > was_done && entry.position() <= mark.done);
+                if entry.position() > was_done && entry.position() <= mark.done {
+                    finished += 1;
+                    self.outline.remove(&entry);
+                }
                 true
             })?;
         }
@@ -231,7 +246,7 @@ impl TimerLog {
             self.write_all()?;
         }
         if entry.position() <= self.done {
-            entry.wake_ms = self.done.wake_ms.saturating_add(1);
+            entry = entry.woken_at(self.done.wake_ms.saturating_add(1));
             self.late_position = self.late_position.max(entry.position());
         }
         let minute = minute_of(entry.wake_ms);
@@ -240,6 +255,7 @@ impl TimerLog {
             Bucket::at(minute, self.next_serial, 0)
         });
         bucket.push(entry);
+        self.outline.add(&entry);
         self.unwritten += 1;
         self.pending += 1;
         self.is_dirty = true;
@@ -313,11 +329,14 @@ impl TimerLog {
     /// Marks everything up to this position as done.
     pub fn finish(&mut self, place: TimerPosition) {
         while self.head.first_key_value().is_some_and(|(first, _)| *first <= place) {
-            self.head.pop_first();
+            if let Some((_, entry)) = self.head.pop_first() {
+                self.outline.remove(&entry);
+            }
             self.pending = self.pending.saturating_sub(1);
         }
         if place > self.done {
             self.done = place;
+            self.outline.set_done(place);
             self.loaded = self.loaded.max(place);
             self.is_dirty = true;
         }
@@ -407,6 +426,7 @@ impl TimerLog {
         self.epoch += 1;
         self.late_position = TimerPosition::FIRST;
         self.done = TimerPosition::before(now_ms);
+        self.outline.set_done(self.done);
         self.loaded = self.done;
         self.is_dirty = true;
         Ok(())
@@ -450,12 +470,28 @@ impl TimerLog {
             files: files.collect(),
         };
         checkpoint.save(&*self.disk, &self.directory)?;
+        self.outline.set_files(self.minute_files());
         (self.is_dirty, self.saved_epoch) = (false, self.epoch);
         for path in std::mem::take(&mut self.dropped) {
             // If this fails, the next start deletes the file.
             let _ = self.disk.remove_file(&path);
         }
         Ok(true)
+    }
+
+    fn minute_files(&self) -> Vec<MinuteFile> {
+        let files = self.buckets.iter().map(|(minute, bucket)| MinuteFile {
+            minute: *minute,
+            serial: bucket.serial,
+            entries: bucket.entries(),
+            rolls_due: bucket.rolls_due,
+        });
+        files.collect()
+    }
+
+    /// The messages that wait, for other threads.
+    pub fn outline(&self) -> Arc<TimerOutline> {
+        Arc::clone(&self.outline)
     }
 
     pub fn directory(&self) -> &Path {

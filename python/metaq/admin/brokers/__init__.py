@@ -5,5 +5,5 @@ clients.py          the clients that are connected to brokers
 broker_groups.py    groups of brokers: their state, switches and drains
 group_views.py      joins the views that nodes have of their group
 
-`Admin` does not have `broker_groups.py` yet: the health check, commands and `metaq.dev` use it.
+The health check, commands and `metaq.dev` use `broker_groups.py` as well.
 """

@@ -14,9 +14,10 @@ from typing import Final
 
 from metaq.admin.brokers.group_views import NodeAnswer, combined, gone_group
 from metaq.admin.calls import Calls, in_parallel
+from metaq.admin.results import Switched
 from metaq.errors import CommandError, MetaqError
+from metaq.ha.operators.register_groups import RegisteredGroup, read_groups
 from metaq.ha.register import Register
-from metaq.ha.register_groups import RegisteredGroup, read_groups
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.names import MASTER_ID
@@ -39,17 +40,6 @@ class Survey:
     notes: tuple[str, ...] = ()
     left_out: frozenset[str] = frozenset()
     """Brokers that belong to no group, because they are not MetaQ's. A note names each of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Switched:
-    """A planned switch that happened."""
-
-    name: str
-    epoch: int
-    former: int
-    master: int
-    took_ms: int
 
 
 class BrokerGroups:
@@ -100,7 +90,8 @@ class BrokerGroups:
         found = await self.survey(name)
         if not found.groups:
             hint = "; ".join(found.notes) or "`metaq cluster status` lists all groups"
-            raise CommandError(f"there is no broker group {name} in cluster {self._cluster}", hint=hint)
+            where = "the cluster" if self._cluster is None else f"cluster {self._cluster}"
+            raise CommandError(f"there is no broker group {name} in {where}", hint=hint)
         return found.groups[0]
 
     async def switch(self, name: str, target: int) -> Switched:

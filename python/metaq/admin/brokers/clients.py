@@ -8,7 +8,7 @@ from typing import Final
 
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.groups.group_settings import config_pages
-from metaq.admin.results import ConnectedClient
+from metaq.admin.results import ClientKind, ConnectedClient
 from metaq.admin.versions import version_text
 from metaq.protocol.bodies import ConsumerConnection, ProducerTable
 from metaq.protocol.clients import GetAllProducerInfo, GetConsumerConnectionList
@@ -27,14 +27,14 @@ class BrokerClients:
     notes: tuple[str, ...] = ()
 
 
-async def clients_of(calls: Calls, broker: str) -> BrokerClients:
-    """Lists the clients of a broker: page by page on MetaQ's. Apache's brokers list all producers at once,
-    and consumers group by group."""
+async def clients_of(calls: Calls, broker: str, kind: ClientKind | None = None) -> BrokerClients:
+    """Lists the clients of a broker, or those of one kind: page by page on MetaQ's. Apache's brokers list all
+    producers at once, and consumers group by group."""
     found: list[ConnectedClient] = []
     for _ in range(PAGES_MAX):
         reply = await calls.ask(broker, ListClients(first=len(found)), accept=(_UNSUPPORTED,))
         if reply.code == _UNSUPPORTED:
-            return await _clients_of_apache(calls, broker)
+            return await _clients_of_apache(calls, broker, kind)
         page = ClientPage.decode(reply.body)
         found += (
             ConnectedClient(
@@ -51,13 +51,17 @@ async def clients_of(calls: Calls, broker: str) -> BrokerClients:
         )
         if not page.clients or len(found) >= page.total:
             break
-    return BrokerClients(tuple(found))
+    return BrokerClients(tuple(client for client in found if kind in (None, client.kind)))
 
 
-async def _clients_of_apache(calls: Calls, broker: str) -> BrokerClients:
-    groups = [name async for page in config_pages(calls, broker) for name in page]
-    consumers = await in_parallel(groups, lambda group: _consumers(calls, broker, group))
-    found = [client for group in sorted(consumers) for client in consumers[group]]
+async def _clients_of_apache(calls: Calls, broker: str, kind: ClientKind | None) -> BrokerClients:
+    found: list[ConnectedClient] = []
+    if kind != "producer":
+        groups = [name async for page in config_pages(calls, broker) for name in page]
+        consumers = await in_parallel(groups, lambda group: _consumers(calls, broker, group))
+        found = [client for group in sorted(consumers) for client in consumers[group]]
+        if kind == "consumer":
+            return BrokerClients(tuple(found))
     reply = await calls.ask(broker, GetAllProducerInfo(), accept=(_UNSUPPORTED,))
     if reply.code == _UNSUPPORTED:
         note = f"{broker} cannot list its producers; brokers from 5.0 on can"

@@ -8,8 +8,8 @@ import msgspec
 
 from metaq.errors import MetaqError
 from metaq.ha.group_record import NO_MASTER
-from metaq.ha.group_status import register_status
-from metaq.ha.register_groups import RegisteredGroup
+from metaq.ha.operators.group_status import register_status
+from metaq.ha.operators.register_groups import RegisteredGroup
 from metaq.protocol.errors import Refused
 from metaq.protocol.names import MASTER_ID
 from metaq.protocol.replication import GroupStatus, NodeRole, NodeStatus

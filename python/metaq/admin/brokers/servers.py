@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from metaq.admin.brokers.clients import clients_of, joined
 from metaq.admin.calls import Calls, in_parallel
@@ -11,9 +12,11 @@ from metaq.admin.results import (
     BrokerConfiguration,
     BrokerFigures,
     BrokerKind,
+    ClientKind,
     Cluster,
     ConnectedClients,
     NameServer,
+    Switched,
 )
 from metaq.admin.versions import described_version
 from metaq.errors import MetaqError, UsageError
@@ -24,7 +27,11 @@ from metaq.protocol.admin import (
     UpdateBrokerConfig,
 )
 from metaq.protocol.bodies import KVTable
+from metaq.protocol.replication import GroupStatus
 from metaq.protocol.routes import GetBrokerClusterInfo
+
+if TYPE_CHECKING:
+    from metaq.admin.brokers.broker_groups import BrokerGroups
 
 
 class Brokers:
@@ -52,11 +59,13 @@ class Brokers:
             tuple(brokers[broker] for broker in registered),
         )
 
-    async def clients(self, broker: str | None = None) -> ConnectedClients:
-        """Lists the producers and consumers that are connected to a broker, or to all. Raises NoRoute for a
-        name that is not known."""
+    async def clients(self, broker: str | None = None, *, kind: ClientKind | None = None) -> ConnectedClients:
+        """Lists the producers and consumers that are connected to a broker, or to all; or those of one kind.
+        Raises NoRoute for a name that is not known."""
         brokers = [broker] if broker is not None else await self._calls.masters()
-        found, failures = await self._calls.from_each(brokers, lambda name: clients_of(self._calls, name))
+        found, failures = await self._calls.from_each(
+            brokers, lambda name: clients_of(self._calls, name, kind)
+        )
         return ConnectedClients(
             joined(client for name in sorted(found) for client in found[name].clients),
             tuple(note for name in sorted(found) for note in found[name].notes),
@@ -104,6 +113,27 @@ class Brokers:
             earliest_stored_ms=_whole(values.get("earliestMessageTimeStamp")),
             values=dict(values),
         )
+
+    async def group(self, name: str) -> GroupStatus:
+        """Returns the state of a broker group: who is master, and who is in sync. Raises CommandError if
+        there is none; Apache's brokers are in none."""
+        return await self._groups().group(name)
+
+    async def switch(self, name: str, to: int) -> Switched:
+        """Makes another node of a broker group master, without losses. Raises CommandError or Refused if that
+        is not possible; then the master stays."""
+        return await self._groups().switch(name, to)
+
+    async def drain(self, broker: str) -> GroupStatus | None:
+        """Takes a node of a broker group out of service: `name/id` or an address. Returns its group as it
+        sees it afterwards. Raises CommandError or Refused if it cannot be drained; then it serves on."""
+        return (await self._groups().drain(broker))[1]
+
+    def _groups(self) -> BrokerGroups:
+        # It loads the register, which Spark's processes do not need.
+        from metaq.admin.brokers.broker_groups import BrokerGroups
+
+        return BrokerGroups(self._calls, None)
 
     async def _describe(self, broker: Broker) -> Broker:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -155,19 +155,28 @@ class ConsumerGroups:
         *,
         cluster: str | None = None,
         advance: Advance | None = None,
+        one_by_one: bool = True,
     ) -> GroupOverview:
         """Returns how far the chosen groups are behind, and how many clients they have.
 
         A MetaQ broker answers for 1,000 groups at once. Others need some requests for each chosen group.
-        `advance` is called with the number of groups that were read since the last call.
+        Without `one_by_one`, those return only names and lags in messages: `missing` says so. `advance` is
+        called with the number of groups that were read since the last call.
         """
-        return await overview(self._calls, await self._calls.masters(cluster), chosen, advance)
+        return await overview(
+            self._calls, await self._calls.masters(cluster), chosen, advance, one_by_one=one_by_one
+        )
 
     async def show(self, group: str) -> Group:
         """Returns the settings, members and progress of a group. Raises NoSuchGroup."""
         found, failures = await self._configs(group)
         settings = tuple(settings_of(broker, found[broker]) for broker in sorted(found))
         return Group(group, settings, await self.members(group), await self.progress(group), failures)
+
+    async def settings(self, group: str) -> tuple[GroupSettings, ...]:
+        """Returns the settings of a group on each broker that has it and answers. Raises NoSuchGroup."""
+        found, _ = await self._configs(group)
+        return tuple(settings_of(broker, found[broker]) for broker in sorted(found))
 
     async def delete(self, group: str, *, keep_offsets: bool = False) -> tuple[str, ...]:
         """Deletes a group, with its offsets unless they are to be kept. Returns the brokers that had it.
@@ -232,30 +241,38 @@ class ConsumerGroups:
             failures,
         )
 
-    async def running(self, group: str, *, stacks: bool = False) -> RunningMembers:
+    async def running(
+        self, group: str, *, stacks: bool = False, client_ids: Collection[str] | None = None
+    ) -> RunningMembers:
         """Asks the clients of a group which queues they consume and what they subscribe to; with `stacks`
-        also what their threads do. A client that does not answer has an `error`."""
+        also what their threads do. With `client_ids` only these are asked, if they are connected. A client
+        that does not answer has an `error`."""
         members = (await self.members(group)).members
+        if client_ids is not None:
+            members = tuple(member for member in members if member.client_id in client_ids)
         found = await ask_members(self._calls, group, members, stacks=stacks)
         return RunningMembers(group, found, conflicts_of(found))
 
     # Progress
 
-    async def progress(self, group: str, topic: str | None = None) -> Progress:
+    async def progress(
+        self, group: str, topic: str | None = None, *, times_of: Collection[str] | None = None
+    ) -> Progress:
         """Returns how far a group is in each queue, of one topic or of all, in messages and in time. A group
-        that has not committed anything has no queues."""
+        that has not committed anything has no queues. Each topic costs a request per broker for the times;
+        with `times_of` only the times of these topics are asked for."""
 
         async def one(broker: str) -> list[QueueProgress]:
             reply = await self._calls.ask(broker, GetConsumeStats(consumer_group=group, topic=topic))
             table = ConsumeStats.decode(reply.body).offset_table
-            topics = sorted({queue.topic for queue in table})
+            topics = sorted({queue.topic for queue in table if times_of is None or queue.topic in times_of})
             delays = await in_parallel(topics, lambda name: self._delays(broker, group, name), at_once=4)
             return [
                 QueueProgress(
                     Queue(queue.topic, broker, queue.queue_id),
                     found.consumer_offset,
                     found.broker_offset,
-                    delays[queue.topic].get(queue.queue_id),
+                    delays.get(queue.topic, {}).get(queue.queue_id),
                 )
                 for queue, found in table.items()
             ]
@@ -311,7 +328,7 @@ class ConsumerGroups:
         NoSuchGroup.
         """
         readable = (await self._calls.route(topic)).readable
-        settings, _ = await self._configs(source, partial=False)
+        await self._configs(source, partial=False)
         places = await self._offsets.committed(source, readable)
         wanted = [queue for queue in readable if places[queue] is not None]
         bounds = await self._offsets.bounds(wanted)
@@ -323,11 +340,14 @@ class ConsumerGroups:
         plan = Reset(target, topic, changes, is_dry_run=True)
         if dry_run:
             return plan
-        await self._ensure_like(target, settings)
+        await self.create_like(source, target)
         return await self.apply(plan)
 
-    async def _ensure_like(self, group: str, settings: Mapping[str, SubscriptionGroupConfig]) -> None:
+    async def create_like(self, source: str, group: str) -> None:
+        """Creates a group with the settings of another one, on the brokers that have that one. Nothing
+        happens on brokers that have the group already. Raises NoSuchGroup."""
         _check_name(group)
+        settings, _ = await self._configs(source, partial=False)
 
         async def create(broker: str) -> None:
             if await find_config(self._calls, broker, group) is None:

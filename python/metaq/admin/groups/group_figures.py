@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,7 +11,8 @@ from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.groups.group_settings import config_pages
 from metaq.admin.kinds import group_kind
 from metaq.admin.results import GroupFigures, GroupName, GroupOverview
-from metaq.admin.topic_figures import UNKNOWN_REQUEST, Advance, total
+from metaq.admin.topic_figures import JOINED_AT_ONCE, UNKNOWN_REQUEST, Advance, total
+from metaq.errors import MetaqError
 from metaq.protocol.bodies import ConsumerConnection, ConsumeStatsList, ConsumeTimeSpans
 from metaq.protocol.clients import GetConsumerConnectionList
 from metaq.protocol.codes import ResponseCode
@@ -32,9 +34,16 @@ class _Backlog:
 
 
 async def overview(
-    calls: Calls, brokers: Sequence[str], chosen: Callable[[GroupName], bool] | None, advance: Advance | None
+    calls: Calls,
+    brokers: Sequence[str],
+    chosen: Callable[[GroupName], bool] | None,
+    advance: Advance | None,
+    *,
+    one_by_one: bool = True,
 ) -> GroupOverview:
-    """Returns the figures of the chosen groups of these brokers."""
+    """Returns the figures of the chosen groups of these brokers. Without `one_by_one`, a broker that needs
+    requests for each group is asked only for their names and their lag in messages."""
+    missing: dict[str, str] = {}
 
     async def one(broker: str) -> dict[str, GroupLine]:
         def is_chosen(name: str) -> bool:
@@ -45,6 +54,12 @@ async def overview(
         while True:
             reply = await calls.ask(broker, GetGroupFigures(after=after), accept=(UNKNOWN_REQUEST,))
             if reply.code == UNKNOWN_REQUEST:
+                if not one_by_one:
+                    missing[broker] = (
+                        f"{broker} does not report members and waiting times in a list; "
+                        "`metaq group show` asks for them"
+                    )
+                    return await _names_and_lags(calls, broker, is_chosen, advance)
                 return await _one_by_one(calls, broker, is_chosen, advance)
             page = GroupLines.decode(reply.body)
             lines.update({line.name: line for line in page.groups if is_chosen(line.name)})
@@ -56,12 +71,15 @@ async def overview(
 
     found, failures = await calls.from_each(brokers, one)
     names = sorted({name for lines in found.values() for name in lines})
+    ordered, unknown = sorted(found.items()), frozenset(missing)
+    groups: list[GroupFigures] = []
+    for number, name in enumerate(names):
+        if number % JOINED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        lines = {broker: of_broker[name] for broker, of_broker in ordered if name in of_broker}
+        groups.append(_joined(lines, unknown))
     return GroupOverview(
-        tuple(
-            _joined({broker: lines[name] for broker, lines in sorted(found.items()) if name in lines})
-            for name in names
-        ),
-        failures,
+        tuple(groups), failures, tuple(missing[broker] for broker in sorted(missing)), tuple(sorted(found))
     )
 
 
@@ -88,6 +106,24 @@ async def _one_by_one(
         return line
 
     return await in_parallel(names, one)
+
+
+async def _names_and_lags(
+    calls: Calls, broker: str, is_chosen: Callable[[str], bool], advance: Advance | None
+) -> dict[str, GroupLine]:
+    """The lags are unknown if the broker takes too long to compute them."""
+    names = [name async for page in config_pages(calls, broker) for name in page if is_chosen(name)]
+    try:
+        reply = await calls.ask(broker, GetBrokerConsumeStats())
+        backlogs = _backlogs(ConsumeStatsList.decode(reply.body))
+    except MetaqError:
+        backlogs = {}
+    if advance is not None:
+        advance(len(names))
+    lines = {name: GroupLine(name=name) for name in names}
+    for name in lines.keys() & backlogs.keys():
+        lines[name].lag, lines[name].out_per_second = backlogs[name].lag, backlogs[name].out_per_second
+    return lines
 
 
 def _backlogs(stats: ConsumeStatsList) -> dict[str, _Backlog]:
@@ -124,17 +160,19 @@ async def _delay(calls: Calls, broker: str, group: str, topic: str) -> int | Non
     return max(delays) if delays else None
 
 
-def _joined(lines: Mapping[str, GroupLine]) -> GroupFigures:
-    """Adds up what brokers say of one group."""
+def _joined(lines: Mapping[str, GroupLine], unknown: frozenset[str]) -> GroupFigures:
+    """Adds up what brokers say of one group. The members and waiting times of the `unknown` brokers were not
+    asked for."""
     parts = list(lines.values())
+    is_known = unknown.isdisjoint(lines)
     lags = [line.lag for line in parts if line.lag is not None]
     waits = [line.lag_ms for line in parts if line.lag_ms is not None]
     return GroupFigures(
         parts[0].name,
         group_kind(parts[0].name),
         tuple(lines),
-        max(line.members for line in parts),
+        max(line.members for line in parts) if is_known else None,
         sum(lags) if lags else None,
-        max(waits) if waits else None,
+        max(waits) if waits and is_known else None,
         total([line.out_per_second for line in parts]),
     )

@@ -89,6 +89,11 @@ def shown_settings(values: Mapping[str, str], allowed: Iterable[str] = BROKER_SE
     }
 
 
+def without_secrets(values: Mapping[str, str]) -> dict[str, str | None]:
+    """Returns all settings for people who may see the cluster; None for a value that may be a secret."""
+    return {name: None if SECRET_NAME.search(name) else redact(value) for name, value in values.items()}
+
+
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Removes these secrets from a text, and everything that looks like one: `password=…` and users in
     URLs."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from metaq.admin.results import BrokerFigures, BrokerKind, NameServer
 from metaq.protocol.bodies import HaReplica
 from metaq.protocol.health import Backlog, BrokerReport, DeadLetterCount
 from metaq.protocol.replication import GroupStatus
+
+NOT_REGISTERED: Final = "it is not registered any more"
+"""Why a broker is away that earlier checks have found: name servers forget a broker that dies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,11 +118,11 @@ class DeadLetters:
                 letter.message.offset_id, letter.public, await self._send_or_fail(group, letter)
             )
 
-    async def resend_one(self, group: str, id: str) -> DeadLetter:
-        """Gives a group one of its dead letters again, by its id or its offset id. Raises NoSuchGroup and
-        NoSuchMessage."""
+    async def resend_one(self, group: str, id: str, *, body: bytes | None = None) -> DeadLetter:
+        """Gives a group one of its dead letters again, by its id or its offset id. With `body`, the group
+        gets that instead of the stored body. Raises NoSuchGroup and NoSuchMessage."""
         letter = await self._find(group, id)
-        await send_letter(self._calls, group, letter)
+        await send_letter(self._calls, group, letter, body)
         return letter.public
 
     # Inside

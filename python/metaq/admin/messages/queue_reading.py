@@ -87,7 +87,13 @@ async def read(calls: Calls, offsets: Offsets, wanted: Reading) -> AsyncGenerato
 
 
 async def pull(
-    calls: Calls, cursor: QueueCursor, *, hold_s: float = 0.0, selection: Selection | None = None
+    calls: Calls,
+    cursor: QueueCursor,
+    *,
+    hold_s: float = 0.0,
+    selection: Selection | None = None,
+    messages_max: int = _PULL_MESSAGES_MAX,
+    timeout_s: float = PULL_TIMEOUT_S,
 ) -> bytes:
     """Pulls once and moves the cursor to where the next pull begins. Returns the stored records, of which the
     broker may leave out some that are not selected."""
@@ -100,14 +106,14 @@ async def pull(
             topic=cursor.queue.topic,
             queue_id=cursor.queue.id,
             queue_offset=cursor.next_offset,
-            max_msg_nums=_PULL_MESSAGES_MAX,
+            max_msg_nums=min(messages_max, _PULL_MESSAGES_MAX),
             sys_flag=PULL_HAS_SUBSCRIPTION | (PULL_SUSPENDS if hold_s else 0),
             suspend_timeout_millis=int(hold_s * 1000),
             subscription=expression,
             expression_type=expression_type,
         )
         try:
-            reply = await calls.ask(broker, command, accept=_NOTHING, any_node=True, timeout_s=PULL_TIMEOUT_S)
+            reply = await calls.ask(broker, command, accept=_NOTHING, any_node=True, timeout_s=timeout_s)
         except Refused as error:
             if not selection.evaluates_instead_of(broker, error):
                 raise

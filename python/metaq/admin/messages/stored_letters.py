@@ -9,6 +9,7 @@ from metaq._core import Record, decode_records
 from metaq.admin.calls import Calls
 from metaq.admin.messages.message_copies import HOST_BITS, SEND_TIMEOUT_S
 from metaq.admin.results import DeadLetter
+from metaq.client.compression import COMPRESSED, FORMAT_BITS
 from metaq.client.message import Message
 from metaq.client.producer.results import STATUSES
 from metaq.client.session.routes import Queue
@@ -88,20 +89,25 @@ async def has_copy(calls: Calls, group: str, letter: StoredLetter) -> bool:
     return any(copy.properties.get(RESENT_LETTER) == letter.message.offset_id for copy in copies)
 
 
-async def send_letter(calls: Calls, group: str, letter: StoredLetter) -> None:
-    """Sends through the group's retry topic, so that no other group gets it."""
+async def send_letter(calls: Calls, group: str, letter: StoredLetter, body: bytes | None = None) -> None:
+    """Sends through the group's retry topic, so that no other group gets it; with `body` in place of the
+    stored one."""
     record = letter.record
+    system_flag = record.system_flag & ~HOST_BITS
+    if body is not None:
+        system_flag &= ~(COMPRESSED | FORMAT_BITS)
     properties = {name: value for name, value in record.properties.items() if name not in _LAST_TRY}
     properties[RETRY_TOPIC] = letter.origin
     properties[RESENT_LETTER] = letter.message.offset_id
     command = SendMessageV2(
         producer_group=names.TOOLS_PRODUCER_GROUP,
         topic=names.retry_topic(group),
-        sys_flag=record.system_flag & ~HOST_BITS,
+        sys_flag=system_flag,
         born_timestamp=record.born_timestamp_ms,
         flag=record.flag,
         properties=encode_properties(properties),
         broker_name=letter.queue.broker,
     )
     accepted = tuple(STATUSES)
-    await calls.change(letter.queue.broker, command, record.body, accept=accepted, timeout_s=SEND_TIMEOUT_S)
+    stored = record.body if body is None else body
+    await calls.change(letter.queue.broker, command, stored, accept=accepted, timeout_s=SEND_TIMEOUT_S)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from metaq._core import decode_messages, decode_records
 from metaq.admin.calls import Calls
 from metaq.admin.groups.group_settings import require_group
 from metaq.admin.messages.message_copies import send_copy
+from metaq.admin.messages.newest_messages import newest, newest_query
 from metaq.admin.messages.queue_reading import OnWait, read, reading_of
+from metaq.admin.messages.single_sends import send_one
 from metaq.admin.offsets import OFFSET_MAX, Offsets
 from metaq.admin.positions import Position, milliseconds
-from metaq.admin.results import BrokerFailure, MessageCopy
+from metaq.admin.results import BrokerFailure, MessageCopy, NewestMessages
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import NoSuchMessage, UsageError
@@ -27,8 +29,8 @@ _OFFSET_DIGITS: Final = 16
 
 
 class Messages:
-    """Finds messages by id, by key and by time, reads topics, and sends stored messages again. Nothing is
-    consumed by it."""
+    """Finds messages by id, by key and by time, reads topics, sends messages and sends stored ones again.
+    Nothing is consumed by it."""
 
     def __init__(self, calls: Calls, offsets: Offsets) -> None:
         self._calls = calls
@@ -127,6 +129,58 @@ class Messages:
             on_wait=on_wait,
         )
         return read(self._calls, self._offsets, wanted)
+
+    async def newest(
+        self,
+        topic: str,
+        *,
+        limit: int = LIMIT,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        before: str | None = None,
+        after: Mapping[Queue, int] | None = None,
+        tags: str | Iterable[str] | None = None,
+        sql: str | None = None,
+        key: str | None = None,
+        matches: Callable[[Message], bool] | None = None,
+        queues: Iterable[Queue] | None = None,
+    ) -> NewestMessages:
+        """Returns the newest messages of a topic, the newest first, and looks at a bounded number of them.
+
+        `begin` and `end` are times. `tags`, `sql`, `key` and the function `matches` select messages. `before`
+        is the field of an earlier result, and goes on where that ended. `after` has the first offsets to look
+        at, by queue. Raises NoRoute and UsageError.
+        """
+        wanted = newest_query(
+            topic,
+            limit=limit,
+            begin=begin,
+            end=end,
+            before=before,
+            after=after,
+            tags=tags,
+            sql=sql,
+            key=key,
+            matches=matches,
+            queues=queues,
+        )
+        return await newest(self._calls, self._offsets, wanted)
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        delay: timedelta | None = None,
+    ) -> MessageCopy:
+        """Sends one message, as a person does by hand: once, and without a second try. Raises InvalidMessage,
+        NoRoute and Refused."""
+        return await send_one(
+            self._calls, topic, body, tag=tag, keys=keys, properties=properties, delay=delay
+        )
 
     async def resend(self, message: Message, *, group: str | None = None) -> MessageCopy:
         """Sends a stored message again: to its topic, so that all groups get it, or to one group alone. The

@@ -10,7 +10,7 @@ from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.node import Node
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.stats import SAMPLE_INTERVAL_S
-from metaq.protocol.peer_log import peer_log
+from metaq.protocol.handling.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 

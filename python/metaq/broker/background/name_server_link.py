@@ -8,13 +8,18 @@ from metaq.protocol.command import Command
 from metaq.protocol.reply import Reply
 from metaq.remoting import Connection
 
+CALM_S = 1.0
+"""A name server that closes the connection sooner than this after an attempt is not tried again at once."""
+
 
 class NameServerLink:
     """One name server and the connection to it. A closed connection also tells it that the broker is gone."""
 
-    def __init__(self, address: str, connection: Connection | None = None) -> None:
+    def __init__(
+        self, address: str, connection: Connection | None = None, due: asyncio.Event | None = None
+    ) -> None:
         self.address = address
-        self.due = asyncio.Event()
+        self.due = due or asyncio.Event()
         self.tried = asyncio.Event()
         self.is_registered = False
         self.is_late = False
@@ -34,6 +39,7 @@ class NameServerLink:
         self.attempting = asyncio.Lock()
         """Held during an attempt."""
         self._attempted = asyncio.Event()
+        self._attempted_at = 0.0
         self._connection = connection
         self._opening = asyncio.Lock()
 
@@ -41,7 +47,7 @@ class NameServerLink:
         """Returns the link of the broker's next role. The connection goes with it: the name server would
         remove the broker if it were closed."""
         connection, self._connection = self._connection, None
-        return NameServerLink(self.address, connection)
+        return NameServerLink(self.address, connection, self.due)
 
     @property
     def is_cut(self) -> bool:
@@ -50,6 +56,7 @@ class NameServerLink:
     def attempt_ended(self, changes: int) -> None:
         """Notes that an attempt has succeeded or failed."""
         self.attempted = changes
+        self._attempted_at = asyncio.get_running_loop().time()
         self.is_late = False
         self._attempted.set()
         self._attempted = asyncio.Event()
@@ -68,9 +75,14 @@ class NameServerLink:
         """Raises MetaqError if the name server does not accept, ValueError for a bad address."""
         async with self._opening:
             if self._connection is None or self._connection.closed:
-                self._connection = await Connection.open(self.address, timeout_s)
+                self._connection = await Connection.open(self.address, timeout_s, on_end=self._ended)
             connection = self._connection
         return (await connection.call(command, body, timeout_s)).check()
+
+    def _ended(self, _: str) -> None:
+        """Makes a registration due at once: the routes of this broker are gone until then."""
+        if asyncio.get_running_loop().time() - self._attempted_at >= CALM_S:
+            self.due.set()
 
     async def close(self) -> None:
         if self._connection is not None:

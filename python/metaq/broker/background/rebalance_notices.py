@@ -7,7 +7,7 @@ import asyncio
 from metaq.broker.state.clients import Clients, ConsumerGroup
 from metaq.broker.state.groups import Groups
 from metaq.protocol.clients import NotifyConsumerIdsChanged
-from metaq.protocol.pump import Pump
+from metaq.protocol.handling.pump import Pump
 
 GATHER_S = 0.02
 """How long changes gather. When many consumers of a group come or go together, each gets one notice."""

@@ -22,7 +22,7 @@ from metaq.protocol.clients import GetConsumerRunningInfo
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.peer_log import peer_log
+from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.reply import Reply
 
 _log = logging.getLogger(__name__)

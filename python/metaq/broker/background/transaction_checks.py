@@ -21,9 +21,9 @@ from metaq.protocol.clients import CheckTransactionState
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.pump import Pump
 from metaq.protocol.messages import ResumeCheckHalfMessage
 from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION_CHECKS, UNIQUE_KEY
-from metaq.protocol.pump import Pump
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
@@ -90,6 +90,12 @@ class TransactionChecks:
                 return
             self._checked_ms = now_ms
             await self._turn(now_ms)
+
+    def next_check_ms(self, from_ms: int) -> int:
+        """When the first turn of checks begins after a time."""
+        interval_ms = max(int(self._options.transaction_check_interval_s * 1000), 1)
+        turns = max((from_ms - self._checked_ms) // interval_ms + 1, 1)
+        return self._checked_ms + turns * interval_ms
 
     async def _turn(self, began_ms: int) -> None:
         for _ in range(TURN_COUNT_MAX // BATCH_COUNT_MAX):

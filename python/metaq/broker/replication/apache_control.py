@@ -17,7 +17,7 @@ from metaq.broker.replication.apache_move import ApacheMove, MovePhase, MoveStat
 from metaq.broker.replication.apache_start import ApacheCopy, write_mark
 from metaq.broker.requests.replication import ReplicationRequests
 from metaq.errors import CommandError
-from metaq.ha.group_control import SwitchRefused
+from metaq.ha.operators.group_control import SwitchRefused
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Handlers, Request
 from metaq.protocol.names import MASTER_ID

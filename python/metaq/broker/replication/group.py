@@ -17,13 +17,13 @@ from metaq.broker.replication.link_port import LinkPort
 from metaq.broker.replication.offset_merge import OffsetMerge
 from metaq.broker.replication.options import ReplicationOptions
 from metaq.errors import CommandError
-from metaq.ha.boot_clock import BootClock
-from metaq.ha.conductor import Conductor, Identity, SwitchRefused
-from metaq.ha.fixed_conductor import FixedConductor
+from metaq.ha.conducting.boot_clock import BootClock
+from metaq.ha.conducting.conductor import Conductor, Identity, SwitchRefused
+from metaq.ha.conducting.fixed_conductor import FixedConductor
+from metaq.ha.conducting.node_driver import NodeDriver, Peer
+from metaq.ha.conducting.node_files import NodeFiles
 from metaq.ha.group_record import FIXED_MASTER_ID, NO_MASTER, GroupKeys, shown_id
-from metaq.ha.group_status import fixed_status, group_status
-from metaq.ha.node_driver import NodeDriver, Peer
-from metaq.ha.node_files import NodeFiles
+from metaq.ha.operators.group_status import fixed_status, group_status
 from metaq.ha.register import Register, RegisterUnavailable, open_register
 from metaq.ha.view import Role, SendGate, SourceState, View
 from metaq.protocol.codes import ResponseCode

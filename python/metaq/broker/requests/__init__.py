@@ -5,5 +5,5 @@ One module for each subject; one method with `@handles` for each command, beside
 `async` if it waits for anything. Work on the store goes to a thread, because the event loop must not wait for
 the disk.
 
-`metaq.protocol.pump` calls the handlers. They use `state`, and never each other.
+`metaq.protocol.handling.pump` calls the handlers. They use `state`, and never each other.
 """

@@ -28,9 +28,9 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
-from metaq.protocol.peer_log import peer_log
-from metaq.protocol.process_options import NAMES as PROCESS_OPTIONS
-from metaq.protocol.process_options import ProcessOptions
+from metaq.protocol.handling.peer_log import peer_log
+from metaq.protocol.handling.process_options import NAMES as PROCESS_OPTIONS
+from metaq.protocol.handling.process_options import ProcessOptions
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)

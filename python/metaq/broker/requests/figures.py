@@ -21,9 +21,13 @@ from metaq.protocol.figures import (
     TopicLine,
     TopicLines,
 )
+from metaq.work_pools import let_event_loop_run
 
 QUEUES_MAX = 20_000
 """Queues that one page looks at, apart from those of its last topic or group."""
+
+LINES_AT_ONCE = 32
+"""Topics or groups that are looked at before the event loop may run."""
 
 SAMPLE_MESSAGES = 8
 """Messages at each end of a queue whose sizes stand for all."""
@@ -49,15 +53,14 @@ class Figures:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic {command.topic[:128]} does not exist on this broker"
             )
 
-        def look_up() -> TopicLines:
+        def look_up() -> bytes:
             names, is_last = _page(configs, command.topic, command.after, command.count)
             wanted = [configs[name] for name in names]
             rates = self._parts.statistics.rates()
             lines = _bounded(wanted, lambda config: self._topic(config, rates))
-            return TopicLines(topics=lines, is_last=is_last and len(lines) == len(wanted))
+            return TopicLines(topics=lines, is_last=is_last and len(lines) == len(wanted)).encode()
 
-        lines = await self._parts.pools.look_ups.run(request.connection, look_up)
-        return Response(body=lines.encode())
+        return Response(body=await self._parts.pools.look_ups.run(request.connection, look_up))
 
     def _topic(self, config: TopicConfig, rates: Rates | None) -> tuple[TopicLine, int]:
         store, name = self._parts.store, config.topic_name
@@ -110,12 +113,12 @@ class Figures:
         # Clients change on the event loop, so they are read here and not on the thread.
         wanted = [self._live(name) for name in names]
 
-        def look_up() -> GroupLines:
+        def look_up() -> bytes:
             rates = self._parts.statistics.rates()
             lines = _bounded(wanted, lambda asked: self._progress(*asked, rates))
-            return GroupLines(groups=lines, is_last=is_last and len(lines) == len(wanted))
+            return GroupLines(groups=lines, is_last=is_last and len(lines) == len(wanted)).encode()
 
-        return Response(body=(await look_ups.run(request.connection, look_up)).encode())
+        return Response(body=await look_ups.run(request.connection, look_up))
 
     def _live(self, name: str) -> tuple[GroupLine, frozenset[str]]:
         """The group with the number of its members, and the topics that they subscribe to."""
@@ -169,7 +172,9 @@ def _bounded(wanted: Iterable[_Asked], look_at: Callable[[_Asked], tuple[_Line, 
     """The lines of a page, which ends early if they have very many queues."""
     lines: list[_Line] = []
     queues = 0
-    for asked in wanted:
+    for number, asked in enumerate(wanted):
+        if number % LINES_AT_ONCE == 0:
+            let_event_loop_run()
         line, looked_at = look_at(asked)
         lines.append(line)
         queues += looked_at

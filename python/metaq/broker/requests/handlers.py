@@ -7,6 +7,7 @@ from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.node import Node
 from metaq.broker.requests.admin import Admin
 from metaq.broker.requests.consumption import Consumption, ConsumptionParts
+from metaq.broker.requests.delayed_messages import DelayedMessages
 from metaq.broker.requests.figures import Figures
 from metaq.broker.requests.heartbeats import Heartbeats
 from metaq.broker.requests.messages import Messages
@@ -21,7 +22,7 @@ from metaq.broker.requests.topics import TopicRequests
 from metaq.broker.requests.unsupported import Unsupported
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.groups import GroupDeletion
-from metaq.ha.group_control import StandAlone
+from metaq.ha.operators.group_control import StandAlone
 from metaq.protocol.dispatch import Handlers
 
 
@@ -59,6 +60,7 @@ def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admi
         Messages(topics, groups, store, plane, state.filters, inquiry, node.pools),
         Retries(topics, groups, store, plane, node.pools),
         Recalls(node.options, node.clock, plane, topics, lambda: admin.permission, node.journal, node.pools),
+        DelayedMessages(node.options, node.clock, plane, lambda: admin.permission, node.pools),
         TopicRequests(topics, groups, store, plane, node.options.broker.name, node.address, node.pools),
     )
 

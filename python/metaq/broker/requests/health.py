@@ -30,9 +30,13 @@ from metaq.protocol.health import (
     GetBrokerReport,
     ListClients,
 )
+from metaq.work_pools import let_event_loop_run
 
 PAIRS_MAX: Final = 50_000
 """Pairs of a group and a topic that one report looks at. That takes about a second."""
+PAIRS_AT_ONCE: Final = 32
+"""Pairs that are looked at before the event loop may run."""
+TOPICS_AT_ONCE: Final = 1_000
 FILTERS_MAX: Final = 4
 _TEXT_MAX: Final = 1_024
 _HOUR_MS: Final = 3_600_000
@@ -115,6 +119,8 @@ class HealthRequests:
         for looked_at, (group, topic) in enumerate(self._consumed()):
             if looked_at >= PAIRS_MAX:
                 return self._described(found), False
+            if looked_at % PAIRS_AT_ONCE == 0:
+                let_event_loop_run()
             messages = sum(max(end - place, 0) for _, place, end in self._places(group, topic) if place < end)
             if messages > 0:
                 found.append((messages, group, topic))
@@ -164,7 +170,9 @@ class HealthRequests:
 
     def _dead_letters(self) -> Iterator[DeadLetterCount]:
         store = self._parts.node.store
-        for config in list(self._parts.state.topics):
+        for number, config in enumerate(list(self._parts.state.topics)):
+            if number % TOPICS_AT_ONCE == 0:
+                let_event_loop_run()
             topic = config.topic_name
             if not topic.startswith(names.DEAD_LETTER_PREFIX):
                 continue

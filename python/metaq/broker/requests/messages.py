@@ -17,6 +17,7 @@ from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.messages import (
     LitePullMessage,
     MessagesFound,
@@ -28,7 +29,6 @@ from metaq.protocol.messages import (
     ViewMessageById,
 )
 from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
-from metaq.protocol.peer_log import peer_log
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
+from metaq.protocol.handling.pump import Pump
 from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.pump import Pump
 from metaq.work_pools import WorkPools
 
 MESSAGE_ID_CHARACTERS = (32, 56)

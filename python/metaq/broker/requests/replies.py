@@ -11,6 +11,7 @@ from metaq.protocol.clients import PushReplyMessageToClient
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.handling.pump import Pump
 from metaq.protocol.messages import SendReplyMessage, SendReplyMessageV2, Sent
 from metaq.protocol.properties import (
     REGION,
@@ -20,7 +21,6 @@ from metaq.protocol.properties import (
     decode_properties,
     encode_properties,
 )
-from metaq.protocol.pump import Pump
 
 
 class Replies:

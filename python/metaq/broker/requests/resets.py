@@ -21,9 +21,9 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.offsets import CloneGroupOffset, ResetConsumerOffset
-from metaq.protocol.peer_log import peer_log
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from metaq.protocol.bodies import (
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.peer_log import peer_log
 from metaq.protocol.topics import (
     CleanUnusedTopic,
     DeleteTopicInBroker,

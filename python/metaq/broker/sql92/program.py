@@ -27,12 +27,14 @@ INTEGER_MAX = 2**31 - 1
 def compile_tree(tree: Node) -> Program:
     """Raises BadExpression for a tree that is too large for the data plane."""
     operations: list[Operation] = []
+    shared: dict[Operation, Operation] = {}
     # A loop, because a chain of a thousand ORs is a tree a thousand levels deep.
     work: list[Node | Operation] = [tree]
     while work:
         item = work.pop()
         if isinstance(item, tuple):
-            operations.append(item)
+            # Most operations of a long expression are equal, and the program is remembered.
+            operations.append(shared.setdefault(item, item))
         else:
             operands, operation = _taken_apart(item)
             work.append(operation)

@@ -34,8 +34,8 @@ from metaq.protocol.groups import (
     UpdateAndCreateSubscriptionGroupList,
     UpdateAndGetGroupForbidden,
 )
+from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.names import SYSTEM_GROUPS as SYSTEM_GROUPS
-from metaq.protocol.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 

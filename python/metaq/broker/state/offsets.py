@@ -18,8 +18,8 @@ from metaq.journal.journal import Change, Journal
 from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerOffsets, DataVersion
 from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.offsets import GetAllConsumerOffset
-from metaq.protocol.peer_log import peer_log
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from metaq.cli.invocation import Format
 from metaq.cli.reading.flags import ClusterName, NameServers, Output, RegisterAddress
 
 if TYPE_CHECKING:
-    from metaq.admin.brokers.broker_groups import Switched
+    from metaq.admin.results import Switched
     from metaq.protocol.replication import GroupStatus
 
 app = group_of_commands("Show the state of a cluster, and choose masters.")

@@ -91,6 +91,15 @@ def resend(
         ),
     ] = None,
     rate: Annotated[float, typer.Option(help="Messages per second.", min=0.01, max=1_000_000)] = 100,
+    body_file: Annotated[
+        str | None,
+        typer.Option(
+            "--body-file",
+            help="Send the content of this file instead of the stored body; needs one --id.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
@@ -98,6 +107,9 @@ def resend(
 
     No other group gets them. If you interrupt the command, the next call continues from there.
     """
+    if body_file is not None:
+        _resend_edited(group, message_id or [], body_file, namesrv, output)
+        return
     from metaq.cli.printing.output import note, print_one
     from metaq.cli.printing.progress import progress
     from metaq.cli.reading.connection import connect
@@ -127,6 +139,25 @@ def resend(
         raise typer.Exit(INTERRUPTED)
     if failed:
         raise typer.Exit(FAILED)
+
+
+def _resend_edited(group: str, ids: list[str], file: str, namesrv: str | None, output: Format) -> None:
+    """Sends one dead letter with another body."""
+    from pathlib import Path
+
+    from metaq.cli.printing.output import print_one
+    from metaq.cli.reading.connection import connect
+
+    if len(ids) != 1:
+        raise CommandError("--body-file needs exactly one --id", hint="a body belongs to one dead letter")
+    try:
+        body = Path(file).read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}") from None
+    with connect(namesrv) as admin:
+        letter = admin.dead_letters.resend_one(group, ids[0], body=body)
+    record = {"group": group, "resent": 1, "failed": 0, "letters": [_document(letter)]}
+    print_one(output, record, f"1 dead letter of {group} sent again with the body of {file}")
 
 
 @app.command()

@@ -11,6 +11,7 @@ from metaq.cli.command_table import group_of_commands
 from metaq.cli.invocation import Format
 from metaq.cli.reading.flags import (
     BytesPerSecond,
+    DryRun,
     MessagesPerSecond,
     NameServers,
     Output,
@@ -29,7 +30,6 @@ app = group_of_commands("List, show, create, update, reset, clone, limit and del
 
 NewGroup = Annotated[str, typer.Argument(help="Name of the group.", metavar="GROUP", show_default=False)]
 ExistingGroup = Annotated[str, group_argument()]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the change and stop.")]
 
 
 @app.command("list")

@@ -14,12 +14,12 @@ import typer
 
 from metaq.cli.command_table import group_of_commands
 from metaq.cli.invocation import Format
-from metaq.cli.reading.flags import Output
+from metaq.cli.reading.flags import NameServers, Output
 
 if TYPE_CHECKING:
     from metaq.pipelines import Pipeline, Plan, Progress, Report, Verification
 
-app = group_of_commands("List and run data pipelines.")
+app = group_of_commands("List and run data pipelines, and show those that run.")
 
 Name = Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)]
 ConfigFile = Annotated[
@@ -77,6 +77,8 @@ def run(
     output: Output = Format.table,
 ) -> None:
     """Run a pipeline until it is done, or until Ctrl-C or SIGTERM. The next run continues from there."""
+    from metaq.pipelines.run_reports import reported
+
     pipeline = _load(name, config, master)
     if dry_run:
         with _naming(config):
@@ -87,11 +89,38 @@ def run(
         _naming(config),
         _stopped_by_signals() as stop,
         _reporting(name, output) as report,
-        _measured(name, config, metrics_listen, report, is_open=insecure_listen) as measured,
+        _measured(name, config, metrics_listen, report, is_open=insecure_listen) as (measured, metrics),
+        reported(name, pipeline, config, measured, metrics) as sent,
     ):
-        done = pipeline.run(measured, stop)
+        done = pipeline.run(sent, stop)
     if output is Format.table:
         typer.echo(f"{name} ended; {_line(done)}")
+
+
+@app.command()
+def status(
+    runs: Annotated[bool, typer.Option("--runs", help="Also list earlier runs that are over.")] = False,
+    namesrv: NameServers = None,
+    output: Output = Format.table,
+) -> None:
+    """List the pipelines and Spark queries that report to a cluster: state, rate, lag, last error.
+
+    A pipeline whose reports are missing has the state unknown.
+    """
+    from metaq.cli.printing.output import print_rows
+    from metaq.cli.printing.pipeline_tables import status_columns, status_row, table_row
+    from metaq.cli.reading.connection import connect, report_failures
+
+    with connect(namesrv, partial=True) as admin:
+        found = admin.pipelines.list()
+    row = table_row if output is Format.table else status_row
+    print_rows(
+        output,
+        [row(report) for report in (found.reports if runs else found.current)],
+        status_columns(),
+        empty="No pipeline reports to this cluster. `metaq pipeline run` starts one.",
+    )
+    report_failures(found.failures)
 
 
 @app.command()
@@ -249,10 +278,11 @@ def _reporting(name: str, output: Format) -> Iterator[Report]:
 @contextmanager
 def _measured(
     name: str, config: Path, listen: str | None, report: Report, *, is_open: bool
-) -> Iterator[Report]:
-    """Yields a report that also updates the metrics, if they are wanted; raises ConfigError."""
+) -> Iterator[tuple[Report, str | None]]:
+    """Yields a report that also updates the metrics, and their address, if they are wanted; raises
+    ConfigError."""
     if listen is None:
-        yield report
+        yield report, None
         return
     from metaq.config.derive import require_private, resolve_host
     from metaq.config.kinds import split_endpoint
@@ -272,8 +302,9 @@ def _measured(
         report(progress)
 
     with served(metrics, address, port) as place:
-        print(f"{name}: metrics at http://{place}/metrics", file=sys.stderr, flush=True)
-        yield report_twice
+        page = f"http://{place}/metrics"
+        print(f"{name}: metrics at {page}", file=sys.stderr, flush=True)
+        yield report_twice, page
 
 
 def _print_line(text: str) -> None:

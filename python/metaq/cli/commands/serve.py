@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.reading.option_flags import Assignments, ConfigFile, flag
+from metaq.cli.reading.option_flags import Assignments, ConfigFile, flag, switch
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ Replicas = Annotated[str | None, flag("replicas", metavar="sync|async")]
 MinInSync = Annotated[int | None, flag("min_in_sync")]
 AdvertisedHost = Annotated[str | None, flag("advertised_host")]
 InsecureListen = Annotated[bool | None, flag("insecure_listen")]
+Console = Annotated[bool | None, switch("console")]
+ConsolePort = Annotated[int | None, flag("console_port")]
 LogLevel = Annotated[str | None, flag("log_level")]
 
 
@@ -51,11 +53,17 @@ def serve(
     cluster: Cluster = None,
     advertised_host: AdvertisedHost = None,
     insecure_listen: InsecureListen = None,
+    console: Console = None,
+    console_port: ConsolePort = None,
     log_level: LogLevel = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Run a name server and a broker in one process."""
+    """Run a name server, a broker and the console.
+
+    Name server and broker share one process. The console has its own, and is for browsers on this machine;
+    the printed links open it.
+    """
     flags = {
         "host": host,
         "data": data,
@@ -66,6 +74,8 @@ def serve(
         "cluster": cluster,
         "advertised_host": advertised_host,
         "insecure_listen": insecure_listen,
+        "console": console,
+        "console_port": console_port,
         "log_level": log_level,
     }
     _run("serve", flags, assignments, config)
@@ -192,6 +202,8 @@ def _facts(ready: Ready, config: Config) -> list[str]:
         lines.append(f"  store        {ready.data}, flush {config['flush']}")
     if ready.metrics:
         lines.append(f"  metrics      http://{ready.metrics}/metrics")
+    if ready.console:
+        lines.append(f"  console      {ready.console}")
     if ready.replication:
         lines.append(f"  replication  {ready.replication}, node {config['id']} of group {config['name']}")
     if ready.broker and ready.apache_master:
@@ -205,7 +217,23 @@ def _facts(ready: Ready, config: Config) -> list[str]:
 def _greeting(ready: Ready, config: Config) -> list[str]:
     has_clients = ready.broker and not ready.apache_master
     steps = _first_steps(ready, config) if has_clients else []
-    return [*_facts(ready, config), *steps, "Ctrl-C stops it."]
+    return [*_facts(ready, config), *console_links(ready), *steps, "Ctrl-C stops it."]
+
+
+def console_links(ready: Ready) -> list[str]:
+    """Returns the links with which a person signs in. They are for the terminal, and never for a log."""
+    if not ready.console_link or not ready.console_viewer_link:
+        return []
+    return sign_in_lines(ready.console_link, ready.console_viewer_link)
+
+
+def sign_in_lines(operator_link: str, viewer_link: str) -> list[str]:
+    """Returns both links, and says for whom each is."""
+    return [
+        "Open the console with a click. Each link works once; `metaq console link` makes more:",
+        f"  for you, who may change things:    {operator_link}",
+        f"  for a viewer, who can only look:   {viewer_link}",
+    ]
 
 
 def _first_steps(ready: Ready, config: Config) -> list[str]:

@@ -98,8 +98,9 @@ def _folded(head: str, text: str) -> list[str]:
     """Returns lines of at most 80 columns. Names that come from messages cannot move the cursor."""
     from textwrap import wrap
 
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    folded = wrap(printable, WIDTH - len(head)) or [""]
+    from metaq.cli.printing.formats import printable
+
+    folded = wrap(printable(text), WIDTH - len(head)) or [""]
     return [(head + folded[0]).rstrip(), *(" " * len(head) + line for line in folded[1:])]
 
 

@@ -22,6 +22,11 @@ def plain(value: object) -> str:
     return str(value)
 
 
+def printable(text: str) -> str:
+    """A text that others wrote, without characters that could move the cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def moment(timestamp_ms: int | None) -> str:
     """A time, in local time."""
     if timestamp_ms is None:

@@ -102,6 +102,22 @@ BytesPerSecond = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the change and stop.")]
+BrokerName = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        help="Only this broker: its name, which means its master, or its address (default: all masters).",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+OffsetId = Annotated[
+    str,
+    typer.Argument(
+        help="Offset id of the message, as `list` prints it.", metavar="OFFSET_ID", show_default=False
+    ),
+]
 
 
 def topic_argument(help: str = "Name of the topic.") -> Any:

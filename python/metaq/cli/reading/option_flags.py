@@ -19,6 +19,13 @@ def flag(name: str, *, metavar: str | None = None) -> Any:
     )
 
 
+def switch(name: str) -> Any:
+    """Returns the two flags of an option that is true or false: `--name` and `--no-name`."""
+    option, word = OPTIONS[name], name.replace("_", "-")
+    default = f" (default --{'' if option.default else 'no-'}{word})"
+    return typer.Option(f"--{word}/--no-{word}", help=f"{option.help}{default}", show_default=False)
+
+
 ConfigFile = Annotated[
     str | None,
     typer.Option(

@@ -12,8 +12,8 @@ from metaq.cli.printing.output import print_json
 from metaq.cli.reading.connection import broker_groups, cluster_name, register_address
 from metaq.cli.reading.questions import confirm
 from metaq.errors import ConfigError
+from metaq.ha.operators.register_groups import RegisteredGroup, plan_force, read_group, write_forced
 from metaq.ha.register import open_register
-from metaq.ha.register_groups import RegisteredGroup, plan_force, read_group, write_forced
 
 if TYPE_CHECKING:
     from metaq.ha.decisions.forced import Forced

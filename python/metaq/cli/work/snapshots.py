@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from metaq.admin.health.state import NOT_REGISTERED
 from metaq.errors import MetaqError
 
 if TYPE_CHECKING:
     from metaq.admin import Admin, Broker
 
 Row = dict[str, Any]
-
-GONE: Final = "it is not registered any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +42,17 @@ def with_gone_brokers(taken: Snapshot, before: Snapshot | None) -> Snapshot:
         return taken
     present = {(row["broker"], row["id"]) for row in taken.brokers}
     gone = [
-        {**row, "in_per_second": None, "out_per_second": None, "disk_used_ratio": None, "error": GONE}
+        {
+            **row,
+            "in_per_second": None,
+            "out_per_second": None,
+            "disk_used_ratio": None,
+            "error": NOT_REGISTERED,
+        }
         for row in before.brokers
         if (row["broker"], row["id"]) not in present
     ]
-    failures = [f"{row['broker']}/{row['id']}: {GONE}" for row in gone]
+    failures = [f"{row['broker']}/{row['id']}: {NOT_REGISTERED}" for row in gone]
     return replace(taken, brokers=[*taken.brokers, *gone], failures=[*taken.failures, *failures])
 
 

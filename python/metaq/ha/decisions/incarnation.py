@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from metaq.ha.conducting.node_files import NodeRecord
 from metaq.ha.group_record import Beat
 from metaq.ha.node import Opened
-from metaq.ha.node_files import NodeRecord
 
 
 def why_new_incarnation(kept: NodeRecord | None, opened: Opened) -> str:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from metaq.counts import counted
 from metaq.errors import CommandError, MetaqError
-from metaq.pipelines import Plan, Progress, Report, Verification
+from metaq.pipelines import ClusterUse, Plan, Progress, Report, Verification
 from metaq.pipelines.binlog_mirror.apply import Applied, Applier
 from metaq.pipelines.binlog_mirror.config import MirrorConfig, read_mirror_config
 from metaq.pipelines.binlog_mirror.delta import DeltaTarget
@@ -47,6 +47,9 @@ class BinlogMirror:
     def on(self, master: str) -> Self:
         spark = replace(self._config.spark, master=master)
         return type(self)(replace(self._config, spark=spark), self._file)
+
+    def clusters(self) -> list[ClusterUse]:
+        return [ClusterUse(self._config.nameservers, (self._config.topic,))]
 
     def plan(self) -> Plan:
         """Inspects the topic and the existing mirrors; raises MetaqError."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from metaq.client.sync import Client
 from metaq.errors import CommandError, NotDelivered
-from metaq.pipelines import Plan, Progress, Report
+from metaq.pipelines import ClusterUse, Plan, Progress, Report
 from metaq.pipelines.binlog_sync.cascades import cascade_warnings
 from metaq.pipelines.binlog_sync.config import BinlogConfig, read_config
 from metaq.pipelines.binlog_sync.errors import StreamLost
@@ -47,6 +47,9 @@ class BinlogSync:
     def from_file(cls, path: Path) -> Self:
         """Raises ConfigError."""
         return cls(read_config(path))
+
+    def clusters(self) -> list[ClusterUse]:
+        return [ClusterUse(self._config.nameservers, (self._config.topic,))]
 
     # The plan
 

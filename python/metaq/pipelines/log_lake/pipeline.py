@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from metaq.counts import counted
-from metaq.pipelines import Plan, Progress, Report
+from metaq.pipelines import ClusterUse, Plan, Progress, Report
 from metaq.pipelines.log_lake.batch import Batches
 from metaq.pipelines.log_lake.check import check_lake, is_table
 from metaq.pipelines.log_lake.config import DELTA, LakeConfig, read_lake_config
@@ -49,6 +49,11 @@ class LogLake:
 
     def on(self, master: str) -> Self:
         return type(self)(replace(self._config, spark=replace(self._config.spark, master=master)))
+
+    def clusters(self) -> list[ClusterUse]:
+        config = self._config
+        topics = config.topics if config.pattern is None else (f"/{config.pattern}/",)
+        return [ClusterUse(config.nameservers, topics, config.group)]
 
     def plan(self) -> Plan:
         """Inspects topics and tables; raises MetaqError."""

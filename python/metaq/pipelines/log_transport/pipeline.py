@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from metaq.config.kinds import Bytes, Text
 from metaq.errors import ConfigError
-from metaq.pipelines import Plan, Progress, Report
+from metaq.pipelines import ClusterUse, Plan, Progress, Report
 from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent
 from metaq.pipelines.log_transport.found_files import find_files
 from metaq.pipelines.log_transport.gaps import find_gaps
@@ -75,6 +75,9 @@ class LogTransport:
                 state=path.parent / values["state"]["file"],
             )
         )
+
+    def clusters(self) -> list[ClusterUse]:
+        return [ClusterUse(self._settings.nameserver, (self._settings.topic,))]
 
     def plan(self) -> Plan:
         """Asks the servers of the topic, and lists the files and how far each was sent; raises MetaqError."""

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from metaq.counts import counted
 from metaq.errors import ConfigError
-from metaq.pipelines import Plan, Progress, Report
+from metaq.pipelines import ClusterUse, Plan, Progress, Report
 from metaq.pipelines.spark_runtime import (
     QueryStart,
     columns_text,
@@ -53,6 +53,22 @@ class StreamSql:
 
     def on(self, master: str) -> Self:
         return type(self)(replace(self._config, spark=replace(self._config.spark, master=master)))
+
+    def clusters(self) -> list[ClusterUse]:
+        """Returns the clusters of its sources and of its sink, each with its topics."""
+        config, topics, groups = self._config, dict[str, list[str]](), dict[str, str]()
+        for source in config.sources:
+            if source.is_stream:
+                named = source.topics if source.pattern is None else (f"/{source.pattern}/",)
+                topics.setdefault(source.nameservers, []).extend(named)
+                if source.group is not None:
+                    groups.setdefault(source.nameservers, source.group)
+        if config.sink.topic is not None:
+            topics.setdefault(config.sink.nameservers, []).append(config.sink.topic)
+        return [
+            ClusterUse(nameservers, tuple(dict.fromkeys(found)), groups.get(nameservers))
+            for nameservers, found in topics.items()
+        ]
 
     def plan(self) -> Plan:
         """Checks sources and statement, and returns Spark's plan; raises MetaqError."""

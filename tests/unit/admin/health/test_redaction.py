@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from metaq.admin.health.redaction import redact, shown_settings
+from metaq.admin.health.redaction import redact, shown_settings, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,16 @@ def test_settings_outside_the_list_lose_their_values() -> None:
 
 def test_a_short_secret_does_not_shred_texts() -> None:
     assert redact("a broker", ["a"]) == "a broker"
+
+
+def test_operators_see_all_settings_but_no_secrets() -> None:
+    values = {
+        "fileReservedTime": "72",
+        "aclSecretKey": "hunter2",
+        "registerAddress": "etcd://me:hunter2@host",
+    }
+    assert without_secrets(values) == {
+        "fileReservedTime": "72",
+        "aclSecretKey": None,
+        "registerAddress": "etcd://(removed)@host",
+    }

@@ -19,7 +19,7 @@ from metaq.broker.state.stats import Statistics
 from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
 from metaq.protocol.bodies import KVTable
 from metaq.protocol.errors import Refused
-from metaq.protocol.process_options import ProcessOptions
+from metaq.protocol.handling.process_options import ProcessOptions
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 from metaq.work_pools import WorkPools
 

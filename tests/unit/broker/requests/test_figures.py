@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any, cast
 
 import pytest
@@ -212,3 +213,18 @@ def test_rates_are_unknown_before_two_samples(desk: Desk, request_with: Any) -> 
     desk.make_groups("billing")
     assert desk.ask_topics(request_with(), topic="orders").topics[0].in_per_second is None
     assert desk.ask_groups(request_with(), group="billing").groups[0].out_per_second is None
+
+
+def test_the_event_loop_runs_while_a_page_is_made(
+    desk: Desk, request_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.make(*(f"topic-{number:03}" for number in range(200)))
+    desk.make_groups(*(f"group-{number:03}" for number in range(200)))
+    pauses: list[int] = []
+    monkeypatch.setattr(figures, "let_event_loop_run", lambda: pauses.append(threading.get_ident()))
+    assert len(desk.ask_topics(request_with()).topics) >= 200
+    assert len(pauses) >= 200 / figures.LINES_AT_ONCE
+    pauses.clear()
+    assert len(desk.ask_groups(request_with()).groups) >= 200
+    assert len(pauses) >= 200 / figures.LINES_AT_ONCE
+    assert threading.get_ident() not in pauses, "the work is done on another thread"

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metaq.broker.requests.heartbeats import Heartbeats
-from metaq.broker.sql92 import cache
+from metaq.broker.sql92 import program
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.filters import Filters
 from metaq.protocol.bodies import (
@@ -343,13 +343,13 @@ def by_sql(expression: str, group: str = "billing") -> bytes:
 def compiling_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that compile an expression, in their order."""
     threads: list[str] = []
-    compile_tree = cache.compile_tree
+    compile_tree = program.compile_tree
 
     def compile_noted(tree: Any) -> Any:
         threads.append(threading.current_thread().name)
         return compile_tree(tree)
 
-    monkeypatch.setattr(cache, "compile_tree", compile_noted)
+    monkeypatch.setattr(program, "compile_tree", compile_noted)
     return threads
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from metaq._core import Clock, Store
 from metaq.broker.requests.replication import ReplicationRequests, _Rates
-from metaq.ha.group_control import GroupStatus, NodeStatus, StandAlone, SwitchRefused
+from metaq.ha.operators.group_control import GroupStatus, NodeStatus, StandAlone, SwitchRefused
 from metaq.protocol.admin import GetBrokerHaStatus
 from metaq.protocol.bodies import HaStatus
 from metaq.protocol.codes import ResponseCode

@@ -242,6 +242,12 @@ def test_results_are_remembered_and_the_oldest_forgotten() -> None:
     assert compiled.find(large) and len(compiled) == 0, "larger than all that is remembered"
 
 
+def test_equal_operations_of_a_program_are_one_object() -> None:
+    program = compile_tree(parse(" OR ".join(f"a = 'x{number}'" for number in range(300))))
+    assert len(program) == 4 * 300 - 1
+    assert len({id(operation) for operation in program}) == 300 + len({"a", "=", "OR"})
+
+
 def test_lists_that_are_no_programs_are_refused_by_the_data_plane() -> None:
     wrong = [("and", None), ("integer", 2**40), ("property", None), ("double", 1), ("nonsense", None)]
     for program in ((), *((operation,) for operation in wrong)):

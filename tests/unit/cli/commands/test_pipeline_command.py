@@ -89,6 +89,7 @@ def test_a_run_for_programs() -> None:
         "bytes": 5,
         "lag_s": 0.25,
         "rows_per_second": 0.0,
+        "rows_in_per_second": None,
         "batch_s": None,
         "restarts": 0,
         "details": {"place": "x:4"},

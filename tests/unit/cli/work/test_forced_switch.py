@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaq.cli.work.forced_switch import consequences
 from metaq.ha.group_record import GroupRecord, Member
-from metaq.ha.register_groups import RegisteredGroup, plan_force
+from metaq.ha.operators.register_groups import RegisteredGroup, plan_force
 from metaq.protocol.replication import GroupStatus, NodeStatus
 from tests.support.ha_views import ONE, RECORD, THREE, TWO, beat
 

@@ -33,7 +33,7 @@ fn values(offsets_buffer: &[u8], bytes: &[u8]) -> Vec<Vec<u8>> {
 
 fn variable(column: &ColumnBuffers) -> Vec<Option<Vec<u8>>> {
     let [validity, offsets, bytes] = &column.buffers[..] else { panic!("three buffers") };
-    let is_valid = |row: usize| validity.as_ref().is_none_or(|bits| bits[row / 8] >> (row % 8) & 1 == 1);
+    let is_valid = |row: usize| validity.as_ref().is_none_or(|bits| (bits[row / 8] >> (row % 8)) & 1 == 1);
     let all = values(offsets.as_ref().unwrap(), bytes.as_ref().unwrap());
     let rows: Vec<_> =
         all.into_iter().enumerate().map(|(row, value)| is_valid(row).then_some(value)).collect();
@@ -158,7 +158,7 @@ proptest! {
     fn of_several_properties_with_one_name_the_last_counts(
         given in prop::collection::vec(("[a-d]|UNIQ_KEY", "[a-z]{1,3}"), 0..40),
     ) {
-        let properties: String = given.iter().map(|(name, value)| format!("{name}\u{1}{value}\u{2}")).collect();
+        let properties: String = given.iter().flat_map(|(name, value)| [name.as_str(), "\u{1}", value, "\u{2}"]).collect();
         let record = TestRecord { properties: properties.as_bytes(), ..TestRecord::at(0) }.encode();
         let found: HashMap<Vec<u8>, Vec<u8>> = map(&build(&[Column::Properties], &[record])[0]).remove(0).into_iter().collect();
         let expected: HashMap<Vec<u8>, Vec<u8>> = given

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::produce::testing::{TOPIC, TestBuffer};
 
-fn checked<'a>(unique_id: &'a str) -> CheckedMessage<'a> {
+fn checked(unique_id: &str) -> CheckedMessage<'_> {
     CheckedMessage {
         topic: TOPIC,
         body: b"first",

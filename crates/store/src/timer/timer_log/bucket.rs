@@ -1,8 +1,9 @@
 //! The entries of one minute: most of them in a file, the newest in memory until they are written.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::timer::timer_log::entry::{ENTRY_BYTES, TimerEntry, TimerPosition};
 
@@ -25,21 +26,40 @@ pub(crate) struct Bucket {
     tail: Vec<TimerEntry>,
     /// The lowest physical offset of its entries.
     pub(crate) needed_from: i64,
+    /// The first and the last minute in which messages are due that are stored again in this one; None for no such.
+    pub(crate) rolls_due: Option<(i64, i64)>,
     is_unsynced: bool,
 }
 
 impl Bucket {
     pub(crate) fn at(minute: i64, serial: u64, written: u64) -> Self {
-        Self { minute, serial, written, tail: Vec::new(), needed_from: i64::MAX, is_unsynced: false }
+        Self {
+            minute,
+            serial,
+            written,
+            tail: Vec::new(),
+            needed_from: i64::MAX,
+            rolls_due: None,
+            is_unsynced: false,
+        }
     }
 
     pub(crate) fn path(&self, directory: &Path) -> PathBuf {
-        directory.join(format!("{:012}-{:08x}", self.minute, self.serial))
+        path_of(directory, self.minute, self.serial)
     }
 
     pub(crate) fn push(&mut self, entry: TimerEntry) {
-        self.needed_from = self.needed_from.min(entry.physical_offset);
+        self.note(&entry);
         self.tail.push(entry);
+    }
+
+    fn note(&mut self, entry: &TimerEntry) {
+        self.needed_from = self.needed_from.min(entry.physical_offset);
+        if entry.is_roll {
+            let due = entry.due_minute();
+            let (first, last) = self.rolls_due.unwrap_or((due, due));
+            self.rolls_due = Some((first.min(due), last.max(due)));
+        }
     }
 
     pub(crate) fn entries(&self) -> u64 {
@@ -81,21 +101,14 @@ impl Bucket {
         }
         let fail = |source| StoreError::io(&path, source);
         let file = disk.open(&path).map_err(fail)?;
-        let mut buffer = vec![0; CHUNK_ENTRIES.min(self.written as usize) * ENTRY_BYTES];
-        let mut at = 0;
-        while at < self.written {
-            let count = (self.written - at).min(CHUNK_ENTRIES as u64) as usize;
-            let part = &mut buffer[..count * ENTRY_BYTES];
-            if disk.read_at(&file, part, at * ENTRY_BYTES as u64).map_err(fail)? < part.len() {
-                return Ok(false);
+        let is_sound = read_entries(disk, &file, self.written, &mut |entry| {
+            if see(entry) {
+                self.note(&entry);
             }
-            for bytes in part.chunks_exact(ENTRY_BYTES) {
-                let Some(entry) = TimerEntry::decode(bytes) else { return Ok(false) };
-                if see(entry) {
-                    self.needed_from = self.needed_from.min(entry.physical_offset);
-                }
-            }
-            at += count as u64;
+            true
+        });
+        if !is_sound.map_err(fail)? {
+            return Ok(false);
         }
         if disk.len(&file).map_err(fail)? > self.written * ENTRY_BYTES as u64 {
             disk.set_len(&file, self.written * ENTRY_BYTES as u64).map_err(fail)?;
@@ -138,6 +151,38 @@ impl Bucket {
         first.truncate(count_max);
         Ok((first, is_all))
     }
+}
+
+/// The file of a minute.
+pub(crate) fn path_of(directory: &Path, minute: i64, serial: u64) -> PathBuf {
+    directory.join(format!("{minute:012}-{serial:08x}"))
+}
+
+/// Shows the first `count` entries of a file to `see`, until that returns false. Returns false if entries are missing or
+/// damaged.
+pub(crate) fn read_entries(
+    disk: &dyn Disk,
+    file: &DiskFile,
+    count: u64,
+    see: &mut dyn FnMut(TimerEntry) -> bool,
+) -> io::Result<bool> {
+    let mut buffer = vec![0; CHUNK_ENTRIES.min(count as usize) * ENTRY_BYTES];
+    let mut at = 0;
+    while at < count {
+        let chunk = (count - at).min(CHUNK_ENTRIES as u64) as usize;
+        let part = &mut buffer[..chunk * ENTRY_BYTES];
+        if disk.read_at(file, part, at * ENTRY_BYTES as u64)? < part.len() {
+            return Ok(false);
+        }
+        for bytes in part.chunks_exact(ENTRY_BYTES) {
+            let Some(entry) = TimerEntry::decode(bytes) else { return Ok(false) };
+            if !see(entry) {
+                return Ok(true);
+            }
+        }
+        at += chunk as u64;
+    }
+    Ok(true)
 }
 
 /// Syncs the buckets that changed.

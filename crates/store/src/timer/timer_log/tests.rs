@@ -16,7 +16,7 @@ use crate::faulty_disk::{Call, FaultyDisk};
 const START_MS: i64 = 1_750_000_000_000;
 
 fn entry(wake_ms: i64, physical_offset: i64) -> TimerEntry {
-    TimerEntry { wake_ms, physical_offset, key_hash: 7, is_roll: false, is_recall: false }
+    TimerEntry { wake_ms, physical_offset, key_hash: 7, is_roll: false, is_recall: false, rest_minutes: 0 }
 }
 
 fn open(directory: &Path, begin: i64, end: i64) -> (TimerLog, TimerStart) {
@@ -251,6 +251,70 @@ fn a_disk_that_fails_loses_nothing() {
     assert_eq!((start.rebuild, drain(&mut log, START_MS + 70_000)), (None, vec![1]));
 }
 
+/// The begin of a minute.
+const BEGIN_MS: i64 = START_MS + 20_000;
+const NO_SPANS: TimerSpans = TimerSpans { from_ms: 0, step_ms: MINUTE_MS, count: 0 };
+
+fn listed(log: &TimerLog, from_ms: i64, to_ms: i64, count_max: usize) -> (Vec<(i64, i64)>, bool) {
+    let search = TimerSearch { from_ms, to_ms, count_max, entries_max: 1_000 };
+    let listing = log.outline().list(&search);
+    let found = listing.found.iter().map(|found| (found.due_ms - BEGIN_MS, found.physical_offset));
+    (found.collect(), listing.is_cut)
+}
+
+#[test]
+fn an_outline_counts_and_lists_what_waits_by_due_time() {
+    let directory = TempDir::new().unwrap();
+    let (mut log, _) = open(directory.path(), 0, 0);
+    // Stored again in the second minute, due in the fourth; its recall is stored again in the first.
+    let far = TimerEntry { is_roll: true, ..entry(BEGIN_MS + 3 * MINUTE_MS + 5, 3) };
+    log.add(far.woken_at(BEGIN_MS + MINUTE_MS + 2), 0).unwrap();
+    log.add(TimerEntry { is_recall: true, physical_offset: 4, ..far }.woken_at(BEGIN_MS + 9), 0).unwrap();
+    log.add(TimerEntry { is_recall: true, physical_offset: 6, ..far }.woken_at(BEGIN_MS + 9), 0).unwrap();
+    for (wake_ms, place) in [(70_000, 2), (10, 0), (20, 1), (200_000, 5)] {
+        log.add(TimerEntry { key_hash: place as u64, ..entry(BEGIN_MS + wake_ms, place) }, 0).unwrap();
+    }
+    let spans = TimerSpans { from_ms: BEGIN_MS + MINUTE_MS, step_ms: MINUTE_MS, count: 2 };
+    let check = |log: &TimerLog| {
+        let counts = log.outline().counts(&spans);
+        assert_eq!((counts.messages, counts.recalls, &counts.spans[..]), (5, 1, &[3, 2][..]));
+        assert_eq!(
+            (counts.first_ms, counts.last_ms),
+            (Some(BEGIN_MS), Some(BEGIN_MS + 3 * MINUTE_MS)),
+            "a message counts in the minute in which it is due"
+        );
+        assert!(log.outline().is_recalled(7, BEGIN_MS + 3 * MINUTE_MS + 5));
+        assert!(!log.outline().is_recalled(7, BEGIN_MS + 5));
+    };
+    check(&log);
+    assert_eq!(listed(&log, 0, i64::MAX, 9).0, [], "nothing is written yet");
+    log.save().unwrap();
+    let everything = [(10, 0), (20, 1), (70_000, 2), (3 * MINUTE_MS, 3), (200_000, 5)];
+    assert_eq!(listed(&log, 0, i64::MAX, 9), (everything.to_vec(), false));
+    assert_eq!(listed(&log, 0, i64::MAX, 5), (everything.to_vec(), false));
+    assert_eq!(listed(&log, 0, i64::MAX, 2), (everything[..2].to_vec(), true));
+    assert_eq!(listed(&log, BEGIN_MS + 20, BEGIN_MS + 70_000, 9), (vec![(20, 1)], false));
+    let late = BEGIN_MS + 3 * MINUTE_MS;
+    assert_eq!(listed(&log, late, late + MINUTE_MS, 1), (vec![(3 * MINUTE_MS, 3)], true));
+    let few = TimerSearch { from_ms: 0, to_ms: i64::MAX, count_max: 9, entries_max: 1 };
+    assert!(log.outline().list(&few).is_cut);
+    drop(log);
+    let (mut log, _) = open(directory.path(), 0, 0);
+    check(&log);
+    assert_eq!(drain(&mut log, BEGIN_MS + 10), [4, 6, 0]);
+    assert_eq!(listed(&log, 0, i64::MAX, 9), (everything[1..].to_vec(), false));
+    assert_eq!(log.outline().counts(&NO_SPANS).recalls, 0);
+}
+
+#[test]
+fn spans_take_what_lies_outside_of_them() {
+    let spans = TimerSpans { from_ms: 100, step_ms: 10, count: 3 };
+    let places = [i64::MIN, 99, 100, 109, 110, 129, 130, i64::MAX].map(|time_ms| spans.place(time_ms));
+    assert_eq!(places, [0, 0, 0, 0, 1, 2, 2, 2].map(Some));
+    assert_eq!(NO_SPANS.place(5), None);
+    assert_eq!(TimerSpans { step_ms: 0, ..spans }.place(5), Some(0));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Send(Vec<i64>),
@@ -399,6 +463,7 @@ impl Model {
             Step::Damage => self.damage(),
         }
         self.latest_ms = self.latest_ms.max(self.now_ms);
+        assert_eq!(self.log.outline().counts(&NO_SPANS).messages, self.log.pending());
     }
 
     fn check_all_arrived(mut self) {

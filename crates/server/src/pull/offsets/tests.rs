@@ -1,0 +1,157 @@
+use super::*;
+
+fn change(key: &str, committed: &[(i32, i64)], resets: &[(i32, i64)]) -> Change {
+    (key.to_owned(), committed.iter().copied().collect(), resets.iter().copied().collect())
+}
+
+#[test]
+fn only_what_changed_is_taken() {
+    let offsets = Offsets::default();
+    offsets.load(HashMap::from([("t@g".to_owned(), Queues::from([(0, 5)]))]));
+    assert_eq!(offsets.take_changed(), [], "what was loaded is on disk");
+    offsets.commit("g", "t", 0, 5, 1);
+    assert_eq!(offsets.take_changed(), [], "the same offset again changes nothing");
+    offsets.commit("g", "t", 0, 6, 1);
+    offsets.commit("g", "t", 0, 7, 1);
+    offsets.commit("h", "t", 3, 1, 1);
+    assert_eq!(offsets.take_changed(), [change("t@g", &[(0, 7)], &[]), change("t@h", &[(3, 1)], &[])]);
+    offsets.commit("h", "t", 3, 2, 1);
+    offsets.remove(Some("h"), None);
+    assert_eq!(offsets.take_changed(), [change("t@h", &[], &[])]);
+    offsets.commit("h", "t", 3, 2, 1);
+    assert_eq!(offsets.take_changed(), [change("t@h", &[(3, 2)], &[])]);
+    assert_eq!(offsets.take_changed(), []);
+}
+
+#[test]
+fn the_end_of_a_queue_is_looked_up_only_for_offsets_beyond_the_last_one() {
+    let offsets = Offsets::default();
+    let mut asked = 0;
+    let mut commit = |committed_offset: i64, end: i64| {
+        offsets.commit_within("g", "t", 0, committed_offset, HERE, || {
+            asked += 1;
+            if committed_offset > end { Err(end) } else { Ok(end) }
+        })
+    };
+    assert_eq!(commit(0, 0), Ok(true));
+    assert_eq!(commit(1, 0), Err(0));
+    assert_eq!((commit(3, 10), commit(10, 10), commit(2, 10)), (Ok(true), Ok(true), Ok(true)));
+    assert_eq!(commit(11, 10), Err(10));
+    assert_eq!(commit(11, 20), Ok(true));
+    assert_eq!((asked, offsets.get("g", "t", 0)), (4, Some(11)));
+    offsets.remove(None, Some("t"));
+    let gone = offsets.commit_within("g", "t", 0, 1, HERE, || Err(0));
+    assert_eq!((gone, offsets.get("g", "t", 0)), (Err(0), None), "the topic was deleted, its ends with it");
+}
+
+#[test]
+fn offsets_are_found_by_group_and_by_topic_until_they_are_removed() {
+    let offsets = Offsets::default();
+    offsets.load(HashMap::from([("t@g".to_owned(), Queues::from([(0, 5)]))]));
+    offsets.commit("g", "u", 1, 6, HERE);
+    offsets.reset("h", "t", 0, 7);
+    assert_eq!((offsets.topics_of("g"), offsets.groups_of("t")), (names("t u"), names("g h")));
+    assert_eq!((offsets.of("g", "t"), offsets.of("h", "u")), (Queues::from([(0, 5)]), Queues::new()));
+    offsets.remove(Some("g"), Some("t"));
+    assert_eq!((offsets.topics_of("g"), offsets.groups_of("t")), (names("u"), names("h")));
+    offsets.remove(None, Some("t"));
+    offsets.remove(Some("g"), None);
+    assert_eq!(offsets.resets.load(SeqCst), 0);
+    let table = offsets.table.read();
+    assert!(table.committed.is_empty() && table.resets.is_empty());
+    assert!(table.topics_of_group.is_empty() && table.groups_of_topic.is_empty());
+}
+
+fn names(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn commits_are_read_back_and_removed_by_group_or_topic() {
+    let offsets = Offsets::default();
+    offsets.commit("g", "t", 0, 5, 1);
+    offsets.commit("g", "u", 1, 6, 1);
+    offsets.commit("h", "t", 0, 7, 1);
+    assert_eq!(offsets.get("g", "t", 0), Some(5));
+    assert_eq!(offsets.get("g", "t", 1), None);
+    offsets.remove(Some("g"), Some("t"));
+    assert_eq!(offsets.get("g", "t", 0), None);
+    assert_eq!(offsets.get("g", "u", 1), Some(6));
+    offsets.remove(None, Some("t"));
+    assert_eq!(offsets.get("h", "t", 0), None);
+    assert_eq!(offsets.snapshot().len(), 1);
+}
+
+const HERE: u64 = 1;
+const ELSEWHERE: u64 = 2;
+
+fn pull(offsets: &Offsets, asked_offset: i64, peer: u64) -> ResetStep {
+    offsets.follow_reset("g", "t", 0, asked_offset, peer)
+}
+
+#[test]
+fn a_reset_stands_against_commits_until_the_consumer_has_followed() {
+    let offsets = Offsets::default();
+    offsets.commit("g", "t", 0, 50, HERE);
+    assert_eq!(pull(&offsets, 50, HERE), ResetStep::None);
+    offsets.reset("g", "t", 0, 5);
+    assert_eq!(offsets.get("g", "t", 0), Some(5));
+    assert!(!offsets.commit("g", "t", 0, 51, HERE));
+    assert_eq!(offsets.get("g", "t", 0), Some(5), "what it commits of the time before is not heard");
+    offsets.commit("g", "t", 1, 7, HERE);
+    assert_eq!(offsets.get("g", "t", 1), Some(7), "other queues are not touched");
+    assert!(offsets.awaits_reset("g", "t", 0) && !offsets.awaits_reset("h", "t", 0));
+    assert_eq!(offsets.take_changed(), [change("t@g", &[(0, 5), (1, 7)], &[(0, 5)])]);
+    assert_eq!(pull(&offsets, 51, HERE), ResetStep::Redirect(5));
+    assert!(!offsets.commit("g", "t", 0, 52, HERE));
+    assert_eq!(
+        pull(&offsets, 51, HERE),
+        ResetStep::Redirect(5),
+        "a consumer that insists is sent there again"
+    );
+    assert_eq!(offsets.get("g", "t", 0), Some(5));
+    assert_eq!(offsets.take_changed(), []);
+    assert_eq!(pull(&offsets, 5, HERE), ResetStep::Ended, "it has followed");
+    assert_eq!(offsets.take_changed(), [change("t@g", &[(0, 5), (1, 7)], &[])]);
+    assert!(offsets.commit("g", "t", 0, 6, HERE));
+    assert_eq!(offsets.get("g", "t", 0), Some(6));
+}
+
+#[test]
+fn only_an_informed_consumer_ends_a_reset() {
+    let offsets = Offsets::default();
+    offsets.reset("g", "t", 0, 900);
+    // It pulls from there by chance and holds older messages.
+    assert_eq!(pull(&offsets, 900, HERE), ResetStep::Redirect(900));
+    assert_eq!(pull(&offsets, 900, ELSEWHERE), ResetStep::Redirect(900));
+    assert!(!offsets.commit("g", "t", 0, 300, HERE));
+    assert_eq!(pull(&offsets, 900, HERE), ResetStep::Ended);
+    offsets.reset("g", "t", 0, 900);
+    assert!(!offsets.commit("g", "t", 0, 900, HERE), "the consumer does not know of the second reset");
+    assert_eq!(offsets.read("g", "t", 0, HERE), Some((900, true)));
+    assert!(offsets.commit("g", "t", 0, 900, HERE), "it reads from a replica and commits here");
+    assert_eq!(offsets.read("g", "t", 0, HERE), Some((900, false)));
+    offsets.reset("g", "t", 0, 7);
+    assert_eq!(offsets.read("g", "t", 0, HERE), Some((7, true)));
+    for other in 0..INFORMED_MAX as u64 {
+        assert_eq!(pull(&offsets, 1, 100 + other), ResetStep::Redirect(7));
+    }
+    assert_eq!(
+        pull(&offsets, 7, HERE),
+        ResetStep::Redirect(7),
+        "the reset has forgotten it, and informs it again"
+    );
+    assert_eq!(pull(&offsets, 7, HERE), ResetStep::Ended);
+}
+
+#[test]
+fn a_reset_goes_with_its_group() {
+    let offsets = Offsets::default();
+    offsets.take_changed();
+    offsets.reset("g", "t", 0, 5);
+    assert_eq!(offsets.take_changed().len(), 1, "a reset to where the group is already counts too");
+    offsets.remove(Some("g"), None);
+    assert_eq!(pull(&offsets, 9, HERE), ResetStep::None);
+    offsets.assign("g", "t", 0, 3);
+    assert_eq!(offsets.get("g", "t", 0), Some(3));
+}

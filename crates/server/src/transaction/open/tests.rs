@@ -1,0 +1,203 @@
+use super::*;
+
+const ENDS_MAX: usize = 64;
+const IMMUNITY_MS_MAX: i64 = 86_400_000;
+const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false, group: NameKey(1), topic: NameKey(2) };
+
+fn half(stored_ms: i64) -> Half {
+    Half::new(stored_ms * 10, stored_ms, stored_ms, PLAIN)
+}
+
+fn ledger(count: i64) -> Ledger {
+    let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
+    (0..count).for_each(|queue_offset| ledger.open(queue_offset, half(1000 + queue_offset)));
+    ledger
+}
+
+fn look(now_ms: i64) -> Look {
+    Look { now_ms, timeout_ms: 6_000, renew_ms: 60_000, stored_before_ms: now_ms, count_max: 10 }
+}
+
+#[test]
+fn the_kept_offset_moves_over_what_has_ended_and_no_further() {
+    let mut ledger = ledger(3);
+    assert_eq!(ledger.offsets(), (0, 0));
+    ledger.end(1, End::Committed);
+    ledger.note_done(0, 1, 100);
+    assert_eq!(ledger.offsets(), (0, 0));
+    ledger.end(0, End::RolledBack);
+    ledger.note_done(1, 0, 200);
+    assert_eq!(ledger.offsets(), (2, 2));
+    ledger.end(2, End::Committed);
+    assert_eq!(ledger.offsets(), (3, 2), "an end that is not written yet needs no record below the offset");
+    let unwritten: Vec<_> = ledger.unwritten.iter().map(|done| (done.queue_offset, done.log_end)).collect();
+    assert_eq!((unwritten.as_slice(), ledger.appended_end), (&[(1, 0), (0, 100), (2, 200)][..], 200));
+}
+
+#[test]
+fn a_group_has_a_limit_of_its_own() {
+    let mut ledger = Ledger::new(5, 2, ENDS_MAX, IMMUNITY_MS_MAX);
+    let (one, other) = (NameKey::of(b"one"), NameKey::of(b"other"));
+    let begin = |ledger: &mut Ledger, queue_offset: i64, group: NameKey| {
+        ledger.open(queue_offset, Half::new(7, 1_000, 1_000, Kind { group, ..PLAIN }));
+    };
+    begin(&mut ledger, 0, one);
+    begin(&mut ledger, 1, one);
+    assert_eq!((ledger.is_full(one), ledger.is_full(other)), (true, false));
+    ledger.replace(0, 2, Half::new(8, 1_000, 2_000, Kind { group: one, ..PLAIN }));
+    assert!(ledger.is_full(one), "a copy takes the place of its original");
+    ledger.end(2, End::Committed);
+    assert!(!ledger.is_full(one));
+    assert_eq!(ledger.open_of_topic().get(&PLAIN.topic), Some(&1), "one of the topic is still open");
+    ledger.end(1, End::Committed);
+    assert!(ledger.open_of_group.is_empty() && ledger.open_of_topic().is_empty());
+}
+
+#[test]
+fn a_kill_finds_what_is_stored_of_a_commit_that_was_cut_short() {
+    let mut ledger = ledger(4);
+    ledger.note_appended(500);
+    ledger.end(0, End::Committed);
+    ledger.note_partial_commit(1, 2, 120);
+    ledger.note_partial_commit(1, 3, 700);
+    ledger.note_appended(800);
+    ledger.end(2, End::Committed);
+    ledger.replace(1, 4, half(5_000));
+    assert_eq!((ledger.stored_of(1), ledger.stored_of(4)), (0, 3));
+    ledger.note_appended(900);
+    ledger.end(3, End::RolledBack);
+    ledger.end(4, End::Committed);
+    assert_eq!(ledger.stored_of(4), 0);
+    let log_ends: Vec<_> = ledger.unwritten.iter().map(|done| (done.queue_offset, done.log_end)).collect();
+    assert_eq!(log_ends, [(0, 500), (2, 120), (1, 120), (3, 120), (4, 900)]);
+    ledger.note_partial_commit(4, 3, 120);
+    assert_eq!(ledger.stored_of(4), 0, "it has ended");
+}
+
+#[test]
+fn an_end_is_remembered_under_every_copy() {
+    let mut ledger = ledger(2);
+    ledger.replace(0, 2, half(5_000));
+    ledger.replace(2, 3, half(6_000));
+    assert_eq!(ledger.standing(0), Standing::Open(3));
+    assert_eq!(ledger.standing(2), Standing::Open(3));
+    ledger.end(3, End::Committed);
+    for copy in [0, 2, 3] {
+        assert_eq!(ledger.standing(copy), Standing::Ended(End::Committed));
+    }
+    assert!(ledger.moved.is_empty());
+    assert_eq!(ledger.standing(1), Standing::Open(1));
+    assert_eq!(ledger.standing(ENDS_MAX as i64 + 3), Standing::Forgotten);
+    assert_eq!(ledger.offsets().0, 1);
+}
+
+#[test]
+fn after_a_restart_an_open_one_is_found_under_its_first_place() {
+    let loaded = || {
+        let mut ledger = ledger(0);
+        ledger.replace(3, 5, half(6_000));
+        ledger
+    };
+    let mut by_moves = loaded();
+    by_moves.link(2, 3);
+    by_moves.link(0, 2);
+    by_moves.link(7, 9);
+    by_moves.link_first(0, 5);
+    let mut by_first = loaded();
+    by_first.link_first(0, 5);
+    by_first.link_first(5, 5);
+    by_first.link_first(-1, 5);
+    for (mut ledger, places) in [(by_moves, &[0, 2, 3, 5][..]), (by_first, &[0, 3, 5])] {
+        assert!(places.iter().all(|place| ledger.standing(*place) == Standing::Open(5)));
+        ledger.end(5, End::Committed);
+        assert!(places.iter().all(|place| ledger.standing(*place) == Standing::Ended(End::Committed)));
+        assert!(ledger.moved.is_empty());
+    }
+}
+
+#[test]
+fn a_half_message_is_due_after_its_time_and_once_per_turn() {
+    let mut ledger = ledger(1);
+    ledger.open(1, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 30_000, ..PLAIN }));
+    ledger.open(2, Half::new(8, 99_999_999, 1_000, PLAIN));
+    let places = |ledger: &Ledger, look: &Look| {
+        ledger.due(look).into_iter().map(|(queue_offset, _)| queue_offset).collect::<Vec<_>>()
+    };
+    assert_eq!(places(&ledger, &look(7_000)), [0_i64; 0]);
+    assert_eq!(places(&ledger, &look(7_001)), [0, 2], "a clock that runs ahead is not believed");
+    assert_eq!(places(&ledger, &look(31_001)), [0, 1, 2]);
+    assert_eq!(places(&ledger, &Look { count_max: 1, ..look(31_001) }), [0]);
+    ledger.replace(0, 3, Half::new(9, 1_000, 40_000, PLAIN));
+    assert_eq!(places(&ledger, &look(40_000)), [1, 2]);
+}
+
+#[test]
+fn a_half_message_is_immune_for_the_time_that_its_producer_or_the_broker_gives() {
+    let immune = |immunity_ms, now_ms| {
+        let kind = Kind { immunity_ms, ..PLAIN };
+        Half::new(0, 1_000, 1_000, kind).is_immune(&look(now_ms))
+    };
+    assert!(immune(-1, 7_000) && !immune(-1, 7_001));
+    assert!(immune(7_000, 8_000) && !immune(7_000, 8_001));
+    assert!(!immune(0, 1_001));
+}
+
+#[test]
+fn no_producer_gets_more_immunity_than_the_limit() {
+    let mut ledger = Ledger::new(10, 10, ENDS_MAX, 600_000);
+    for (queue_offset, is_batch) in [(0, false), (1, true)] {
+        let kind = Kind { immunity_ms: immunity_ms(Some(b"2147483647")), is_batch, ..PLAIN };
+        ledger.open(queue_offset, Half::new(7, 1_000, 1_000, kind));
+    }
+    assert!(ledger.half(0).is_some_and(|half| half.is_immune(&look(601_000))));
+    assert!(ledger.half(0).is_some_and(|half| !half.is_immune(&look(601_001))));
+    assert_eq!(ledger.due(&look(601_001)).len(), 2, "one that holds many as well");
+    ledger.replace(0, 2, Half::new(8, 1_000, 700_000, Kind { immunity_ms: i64::MAX, ..PLAIN }));
+    assert!(ledger.half(2).is_some_and(|half| !half.is_immune(&look(700_000))), "a copy as well");
+}
+
+#[test]
+fn what_lies_at_one_place_for_long_is_due_for_a_copy() {
+    let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
+    ledger.open(0, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 3_600_000, ..PLAIN }));
+    assert!(ledger.due(&look(61_000)).is_empty());
+    assert_eq!(ledger.due(&look(61_001)).len(), 1);
+}
+
+#[test]
+fn one_that_holds_many_is_looked_at_when_its_age_has_doubled() {
+    let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
+    let kind = Kind { immunity_ms: 10_000, is_batch: true, ..PLAIN };
+    ledger.open(0, Half::new(7, 1_000, 1_000, kind));
+    let looks = |ledger: &Ledger, from_ms: i64, until_ms: i64| {
+        (from_ms..=until_ms).step_by(1_000).find(|now_ms| !ledger.due(&look(*now_ms + 1)).is_empty())
+    };
+    assert_eq!(looks(&ledger, 1_000, 900_000), Some(61_000));
+    ledger.replace(0, 1, Half::new(8, 1_000, 61_000, kind));
+    assert_eq!(looks(&ledger, 61_000, 900_000), Some(121_000));
+    ledger.replace(1, 2, Half::new(9, 1_000, 121_000, kind));
+    assert_eq!(looks(&ledger, 121_000, 900_000), Some(241_000));
+    let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
+    ledger.open(0, Half::new(7, 1_000, 3_600_000, kind));
+    assert_eq!(looks(&ledger, 3_600_000, 3_700_000), Some(3_660_000), "its producer's clock is an hour late");
+}
+
+#[test]
+fn fates_come_back_from_their_text() {
+    for fate in [Fate::Ended(End::Committed), Fate::Ended(End::GivenUp), Fate::MovedTo(77)] {
+        assert_eq!(Fate::read(&fate.text()), Some(fate));
+    }
+    for text in ["", "0", "4", ">", ">x", "-1"] {
+        assert_eq!(Fate::read(text), None, "{text}");
+    }
+}
+
+#[test]
+fn immunity_times_as_properties_have_them() {
+    assert_eq!(immunity_ms(Some(b"30")), 30_000);
+    assert_eq!(immunity_ms(Some(b"0")), 0);
+    assert_eq!(immunity_ms(Some(b"-1")), -1);
+    assert_eq!(immunity_ms(Some(b"soon")), -1);
+    assert_eq!(immunity_ms(Some(b"9223372036854775807")), i64::MAX);
+    assert_eq!(immunity_ms(None), -1);
+}

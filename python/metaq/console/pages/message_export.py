@@ -1,0 +1,105 @@
+"""Lists of messages as files: CSV for spreadsheets and JSON for programs."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from typing import Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from metaq.client.message import Message
+from metaq.console.console import console_of
+from metaq.console.csv_files import csv_text
+from metaq.console.pages.message_search import FoundMessages, message_query, search
+from metaq.errors import UnreadableBody, UsageError
+
+EXPORTED_MAX: Final = 1_000
+_COLUMNS: Final = (
+    *("topic", "broker", "queue_id", "queue_offset", "id", "offset_id", "tag", "keys", "born_timestamp_ms"),
+    *("store_timestamp_ms", "born_host", "store_host", "reconsume_times", "properties"),
+    *("body", "body_base64", "body_error"),
+)
+"""The same keys as `metaq message find -o json` has."""
+
+
+async def export(request: Request) -> Response:
+    """The newest messages that match, as a file. The name of a file that may lack some says so."""
+    name: str = request.path_params["name"]
+    kind: str = request.path_params["kind"]
+    if kind not in ("csv", "json"):
+        raise HTTPException(404)
+    try:
+        found = await search(console_of(request), message_query(request, name), EXPORTED_MAX)
+    except UsageError as error:
+        raise HTTPException(400, str(error)) from None
+    is_partial = _is_partial(found)
+    records = [record(row.message) for row in found.rows]
+    if kind == "csv":
+        content = csv_text(_COLUMNS, map(_flat, records)).encode()
+        media_type = "text/csv; charset=utf-8"
+    else:
+        content = msgspec.json.encode({"topic": name, "is_partial": is_partial, "messages": records})
+        media_type = "application/json"
+    file = f"{file_name(name)}{'-partial' if is_partial else ''}.{kind}"
+    return Response(content, media_type=media_type, headers=attachment(file))
+
+
+def attachment(file: str) -> dict[str, str]:
+    """Returns the headers of a file that a browser saves and never shows."""
+    return {"Content-Disposition": f'attachment; filename="{file}"', "X-Content-Type-Options": "nosniff"}
+
+
+def file_name(name: str) -> str:
+    """Returns a name that every system accepts for a file."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:100].lstrip(".") or "messages"
+
+
+def record(message: Message) -> dict[str, object]:
+    """Returns a message as programs read it. A body that is not text is in base 64."""
+    text = encoded = fault = None
+    try:
+        body = message.body
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            encoded = b64encode(body).decode()
+    except UnreadableBody as error:
+        fault = str(error)
+    queue = message.queue
+    return {
+        "topic": message.topic,
+        "broker": None if queue is None else queue.broker,
+        "queue_id": None if queue is None else queue.id,
+        "queue_offset": message.queue_offset,
+        "id": message.id,
+        "offset_id": message.offset_id,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "born_timestamp_ms": message.born_at,
+        "store_timestamp_ms": message.stored_at,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "reconsume_times": message.reconsume_times,
+        "properties": {**message.system_properties, **message.properties},
+        "body": text,
+        "body_base64": encoded,
+        "body_error": fault,
+    }
+
+
+def _is_partial(found: FoundMessages) -> bool:
+    return bool(found.before or found.is_index_full or found.queues_left_out or found.failures)
+
+
+def _flat(row: dict[str, object]) -> dict[str, object]:
+    keys, properties = row["keys"], row["properties"]
+    assert isinstance(keys, list)
+    return {**row, "keys": " ".join(keys), "properties": msgspec.json.encode(properties).decode()}
+
+
+ROUTES = [Route("/topics/{name}/messages.{kind}", export)]

@@ -1,0 +1,216 @@
+"""The search for messages of a topic, as the address of a page describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+from starlette.requests import Request
+
+from metaq.admin.messages.selection import Selection
+from metaq.admin.messages.stored_messages import LIMIT
+from metaq.admin.positions import parse_position
+from metaq.admin.results import BrokerFailure, NewestMessages
+from metaq.client.message import Message
+from metaq.client.session.routes import Queue
+from metaq.console import bodies
+from metaq.console.console import Console
+from metaq.console.rendering import utc_offset_min
+from metaq.errors import UnreadableBody, UsageError
+
+SHOWN: Final = 50
+"""Messages on a page."""
+SPANS: Final = ("-15m", "-1h", "-24h", "-7d")
+_TEXT_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQuery:
+    """The messages of a topic that a reader wants to see. The texts are those of the form."""
+
+    topic: str
+    begin_text: str = ""
+    end_text: str = ""
+    queue: str = ""
+    tag: str = ""
+    key: str = ""
+    sql: str = ""
+    text: str = ""
+    before: str = ""
+    utc_offset_min: int = 0
+    """The zone of the reader, in which times without a zone are."""
+
+    @property
+    def begin(self) -> datetime | None:
+        """Raises UsageError."""
+        return self._moment(self.begin_text)
+
+    @property
+    def end(self) -> datetime | None:
+        """Raises UsageError."""
+        return self._moment(self.end_text)
+
+    @property
+    def is_filtered(self) -> bool:
+        return any(self.parameters.values())
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The fields as they are in an address, without the place in the list."""
+        return {
+            "from": self.begin_text,
+            "to": self.end_text,
+            "queue": self.queue,
+            "tag": self.tag,
+            "key": self.key,
+            "sql": self.sql,
+            "text": self.text,
+        }
+
+    @property
+    def queues(self) -> tuple[Queue, ...] | None:
+        """Raises UsageError."""
+        if not self.queue:
+            return None
+        broker, _, number = self.queue.rpartition(":")
+        if not broker or not (number.isascii() and number.isdecimal()) or len(number) > 6:
+            raise UsageError(f'"{self.queue}" is not a queue', hint="write it as broker-a:3")
+        return (Queue(self.topic, broker, int(number)),)
+
+    def matches(self, message: Message) -> bool:
+        """Whether the body holds the text, in UTF-8 or GBK. The case of ASCII letters does not matter."""
+        try:
+            body = message.body.lower()
+        except UnreadableBody:
+            return False
+        text = self.text.lower()
+        return text.encode() in body or text.encode("gbk", "replace") in body
+
+    def _moment(self, text: str) -> datetime | None:
+        """Reads `-15m`, or a time as the browser's field writes it."""
+        position = parse_position(text) if text else None
+        if position is None or not isinstance(position, datetime):
+            if text:
+                raise UsageError(f'"{text}" is not a time', hint="use -15m or 2026-01-31T12:00")
+            return None
+        return position if position.tzinfo else position.replace(tzinfo=_zone(self.utc_offset_min))
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """One message of a list."""
+
+    message: Message
+    start: str | None
+    """The beginning of its body; None if that is binary."""
+    size_bytes: int | None
+    """None if the body cannot be decompressed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessages:
+    """The result of a search, and what it may lack."""
+
+    rows: tuple[MessageRow, ...] = ()
+    before: str | None = None
+    is_truncated: bool = False
+    scanned: int | None = None
+    """None if an index found them."""
+    unseen: int | None = None
+    is_index_full: bool = False
+    """The brokers' index returned as many as it can: there may be more."""
+    queues_left_out: int = 0
+    failures: tuple[BrokerFailure, ...] = field(default=())
+
+
+def message_query(request: Request, topic: str) -> MessageQuery:
+    """Reads the search from an address. What is wrong with it shows when it is made."""
+
+    def given(name: str) -> str:
+        return request.query_params.get(name, "").strip()[:_TEXT_MAX]
+
+    return MessageQuery(
+        topic,
+        given("from"),
+        given("to"),
+        given("queue"),
+        given("tag"),
+        given("key"),
+        given("sql"),
+        given("text"),
+        given("before"),
+        utc_offset_min(request),
+    )
+
+
+async def search(console: Console, query: MessageQuery, limit: int = SHOWN) -> FoundMessages:
+    """Returns the newest messages that match. Raises UsageError, NoRoute and other errors of the cluster."""
+    if query.key:
+        return await _search_by_key(console, query)
+    found = await console.admin.messages.newest(
+        query.topic,
+        limit=limit,
+        begin=query.begin,
+        end=query.end,
+        before=query.before or None,
+        tags=query.tag or None,
+        sql=query.sql or None,
+        matches=query.matches if query.text else None,
+        queues=query.queues,
+    )
+    return found_messages(found, _silent(console, query.topic))
+
+
+def found_messages(found: NewestMessages, silent: tuple[BrokerFailure, ...]) -> FoundMessages:
+    """Adds the brokers that the name servers do not list any more to those that did not answer."""
+    asked = {failure.broker for failure in found.failures}
+    return FoundMessages(
+        tuple(row_of(message) for message in found.messages),
+        found.before,
+        found.is_truncated,
+        found.scanned,
+        found.unseen,
+        queues_left_out=found.queues_left_out,
+        failures=(*found.failures, *(one for one in silent if one.broker not in asked)),
+    )
+
+
+async def _search_by_key(console: Console, query: MessageQuery) -> FoundMessages:
+    """Asks the index of the brokers, which knows all messages that they hold."""
+    selection = Selection(query.tag or None, query.sql or None)
+    found = await console.admin.messages.by_key(query.topic, query.key, begin=query.begin, end=query.end)
+    queues = query.queues
+    rows = [
+        row_of(message)
+        for message in reversed(found)
+        if selection.matches(message)
+        and (queues is None or message.queue in queues)
+        and (not query.text or query.matches(message))
+    ]
+    silent = _silent(console, query.topic)
+    return FoundMessages(tuple(rows), is_index_full=len(found) >= LIMIT, failures=silent)
+
+
+def _silent(console: Console, topic: str) -> tuple[BrokerFailure, ...]:
+    return tuple(BrokerFailure(broker, "") for broker in silent_brokers(console, topic))
+
+
+def silent_brokers(console: Console, topic: str) -> tuple[str, ...]:
+    """Returns the brokers of a topic that did not answer in the newest look."""
+    table = console.live.topics.value
+    row = None if table is None else table.rows.get(topic)
+    return () if row is None else row.missing
+
+
+def row_of(message: Message) -> MessageRow:
+    """Returns a message with the beginning of its body."""
+    try:
+        body = message.body
+    except UnreadableBody:
+        return MessageRow(message, None, None)
+    return MessageRow(message, bodies.preview(body), len(body))
+
+
+def _zone(offset_min: int) -> timezone:
+    return timezone(timedelta(minutes=offset_min))

@@ -1,0 +1,149 @@
+"""HTTP for the console: uvicorn with limits on connections and time. Its end does not wait for open pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from metaq.console.access.headers import SecureHeaders
+
+CONNECTIONS_MAX: Final = 256
+"""Requests on further connections get code 503."""
+CONNECTIONS_HARD_MAX: Final = 2 * CONNECTIONS_MAX
+"""Further connections are closed at once."""
+REQUEST_HEAD_BYTES_MAX: Final = 32 * 1024
+REQUEST_HEAD_TIMEOUT_S: Final = 10.0
+IDLE_TIMEOUT_S: Final = 30
+WRITE_TIMEOUT_S: Final = 30.0
+"""A browser that does not read its answer for this time is gone."""
+_GRACE_S: Final = 0.2
+_ACTION_GRACE_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The certificate, with its chain, and its key."""
+
+    certificate: str
+    key: str
+
+
+class WebServer(uvicorn.Server):
+    """Serves an application on a socket that is bound already."""
+
+    def __init__(self, app: ASGIApp, tls: TlsFiles | None = None) -> None:
+        # Bad requests of others are not worth a line in the log; failures of pages are.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        super().__init__(
+            uvicorn.Config(
+                SecureHeaders(app),
+                http=_LimitedProtocol,
+                ws="none",
+                lifespan="off",
+                loop="asyncio",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=CONNECTIONS_MAX,
+                timeout_keep_alive=IDLE_TIMEOUT_S,
+                h11_max_incomplete_event_size=REQUEST_HEAD_BYTES_MAX,
+                ssl_certfile=tls.certificate if tls else None,
+                ssl_keyfile=tls.key if tls else None,
+            )
+        )
+
+    def stop(self) -> None:
+        """Lets `serve` return soon."""
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leaves signals to the process that serves."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends open pages at once. Changes that run may finish for a few seconds."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._wait_for_tasks(_GRACE_S)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await self._wait_for_tasks(_ACTION_GRACE_S)
+        for task in list(self.server_state.tasks):
+            task.cancel()
+
+    async def _wait_for_tasks(self, timeout_s: float) -> None:
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=timeout_s)
+
+
+class _LimitedProtocol(H11Protocol):
+    """Closes connections that are too many or too slow. Uvicorn itself waits for a request without end."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head_deadline = _Deadline(self.loop, REQUEST_HEAD_TIMEOUT_S)
+        self._write_deadline = _Deadline(self.loop, WRITE_TIMEOUT_S)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_HARD_MAX:
+            transport.abort()
+        else:
+            self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_deadline.lift()
+        self._write_deadline.lift()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_head()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_deadline.set(self.transport)
+
+    def resume_writing(self) -> None:
+        self._write_deadline.lift()
+        super().resume_writing()
+
+    def _watch_head(self) -> None:
+        """Sets a deadline as long as the head of a request is on its way."""
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self._head_deadline.set(self.transport)
+        else:
+            self._head_deadline.lift()
+
+
+class _Deadline:
+    """Ends a connection at its time, unless it is lifted before."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+        self._loop = loop
+        self._timeout_s = timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, transport: asyncio.Transport) -> None:
+        """Starts to wait, unless it waits already."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._timeout_s, transport.abort)
+
+    def lift(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,250 @@
+"""Runs one node of a group with a register: reads the register, beats, decides, and acts.
+
+Nothing here decides anything: see `decisions/`. All time comes from the given clock and nothing is random, so
+a simulation with its own scheduler replays the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metaq.errors import MetaqError
+from metaq.ha.actions import Action, EndSwitch, StepDown, Swap
+from metaq.ha.conducting.node_driver import NodeDriver, Peer
+from metaq.ha.conducting.node_files import FIXED_GROUP
+from metaq.ha.decisions import decide
+from metaq.ha.decisions.incarnation import is_behind_its_beat
+from metaq.ha.group_record import NO_MASTER, Beat, GroupKeys, NodeState
+from metaq.ha.node import Clock, Files, Node
+from metaq.ha.register import Register
+from metaq.ha.registers.register_session import RegisterSession
+from metaq.ha.settings import HaSettings
+from metaq.ha.view import Disk, Role, SwapPurpose, SwitchRequest, View
+
+_log = logging.getLogger(__name__)
+
+_STATES = {
+    Role.MASTER: NodeState.MASTER,
+    Role.REPLICA: NodeState.REPLICA,
+    Role.CANDIDATE: NodeState.CANDIDATE,
+}
+
+
+class WrongRegister(MetaqError):
+    """The register is not the one to which the node's store belongs."""
+
+
+class SwitchRefused(MetaqError):
+    """A planned switch did not happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The identity of a node in its group, and the addresses where others reach it."""
+
+    node_id: int
+    client_address: str
+    replication_address: str
+    keys: GroupKeys
+
+
+class Conductor:
+    """One node of a group with a register, from `run` until it is cancelled."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        node: Node,
+        register: Register,
+        files: Files,
+        settings: HaSettings,
+        clock: Clock,
+        new_incarnation: Callable[[], str],
+    ) -> None:
+        self._identity = identity
+        self._node = node
+        self._settings = settings
+        self._clock = clock
+        self._beat_now = asyncio.Event()
+        self._beat_sequence = 0
+        self._is_leaving = False
+        self._switch: SwitchRequest | None = None
+        self._switch_answer: asyncio.Future[str] | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._view: View | None = None
+        self.driver = NodeDriver(
+            identity.node_id, node, files, settings, clock, new_incarnation, self._find_peer
+        )
+        self.driver.role_changed = self._role_changed
+        self.session = RegisterSession(register, identity.keys, settings, clock, self.driver.wake.set)
+
+    @property
+    def view(self) -> View | None:
+        """The view of the last decision; None before the first one."""
+        return self._view
+
+    async def run(self) -> None:
+        """Takes part in the group until it is cancelled.
+
+        Raises WrongRegister, MetadataDamaged or OSError at the start; later errors come as an ExceptionGroup.
+        """
+        await self._open()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self.session.poll())
+                tasks.create_task(self.session.watch())
+                tasks.create_task(self._beat_regularly())
+                tasks.create_task(self.driver.decide_regularly(self._decide, self._carry_out))
+        finally:
+            self._end_switch("the node stopped during the switch")
+
+    async def switch(self, target: int) -> None:
+        """Hands the mastership over to another node, without losses. Raises SwitchRefused."""
+        if self.driver.role is not Role.MASTER:
+            raise SwitchRefused("this node is not the master")
+        if self._switch is not None:
+            raise SwitchRefused("another switch is under way")
+        self._switch = SwitchRequest(target, self._clock.now())
+        self._switch_answer = asyncio.get_running_loop().create_future()
+        self.driver.wake.set()
+        if error := await self._switch_answer:
+            raise SwitchRefused(error)
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Asks the master to go on without this replica, so that nobody waits for it when it stops.
+
+        Returns False if this node is still in the set after that time.
+        """
+        self._is_leaving = True
+        self._beat_now.set()
+        ends_at = self._clock.now() + timeout_s
+        nothing = asyncio.Event()
+        while (record := self.session.view(self._clock.now()).record) is not None:
+            if self.driver.member not in record.members:
+                return True
+            if self._clock.now() >= ends_at:
+                return False
+            self.session.read_now.set()
+            await self._clock.wait(nothing, self._clock.now() + self._settings.urgent_poll_interval_s)
+        return True
+
+    async def _open(self) -> None:
+        opened = await self.driver.open()
+        cluster_id = await self.session.first_read()
+        kept = self.driver.kept
+        if kept.cluster_id not in (None, FIXED_GROUP, cluster_id):
+            raise WrongRegister(
+                f"this store belongs to register {kept.cluster_id}, but the register is {cluster_id}",
+                hint="check the register's address; a restored register may have a new id",
+            )
+        self.driver.group_id = cluster_id
+        own_beat = self.session.beats.get(self._identity.node_id)
+        if own_beat is not None and is_behind_its_beat(kept, opened, own_beat.beat):
+            _log.warning("node %d lost what its last beat had: a new incarnation", self._identity.node_id)
+            await self.driver.renew()
+
+    async def _beat_regularly(self) -> None:
+        while True:
+            self._beat_now.clear()
+            sent_at = self._clock.now()
+            wait_s = self._settings.beat_interval_s
+            if await self.session.write_beat(self._beat()):
+                self.driver.beat_sent_at = sent_at
+                self.driver.wake.set()
+            else:
+                wait_s /= 4
+            await self._clock.wait(self._beat_now, self._clock.now() + wait_s)
+
+    def _beat(self) -> Beat:
+        facts, kept, identity = self._node.facts(), self.driver.kept, self._identity
+        self._beat_sequence += 1
+        return Beat(
+            id=identity.node_id,
+            incarnation=kept.incarnation,
+            client_address=identity.client_address,
+            replication_address=identity.replication_address,
+            flushed_end=facts.flushed_end,
+            log_epoch=kept.history.log_epoch(facts.flushed_end),
+            promised_epoch=kept.promised_epoch,
+            sequence=self._beat_sequence,
+            state=self._node_state(facts.disk),
+        )
+
+    def _node_state(self, disk: Disk) -> NodeState:
+        if disk is not Disk.HEALTHY:
+            return NodeState.FAILED
+        if self._is_leaving and self.driver.role is Role.REPLICA:
+            return NodeState.LEAVING
+        return _STATES[self.driver.role]
+
+    def _decide(self) -> list[Action]:
+        self._view = self._look()
+        return decide(self._view)
+
+    def _look(self) -> View:
+        now, facts, driver = self._clock.now(), self._node.facts(), self.driver
+        session = self.session
+        # The session refuses a record that is older than what this node promised.
+        session.promised_epoch = driver.kept.promised_epoch
+        session.joined = driver.kept.cluster_id == session.cluster_id
+        driver.renewed_at = session.renewed_at
+        links = (
+            driver.catch_up.observe(now, facts.appended_end, facts.state_version, facts.links)
+            if driver.role is Role.MASTER
+            else {}
+        )
+        return View(
+            now=now,
+            settings=self._settings,
+            own=driver.look(facts),
+            register=session.view(now),
+            beats=session.beats,
+            links=links,
+            source=facts.source,
+            pending=session.pending,
+            switch=self._switch,
+        )
+
+    async def _carry_out(self, action: Action) -> None:
+        assert self._view is not None
+        match action:
+            case Swap():
+                assert self._tasks is not None
+                if action.purpose is SwapPurpose.RESIGN:
+                    self._report_resignation(self._view)
+                self.session.begin_swap(action)
+                self._tasks.create_task(self.session.finish_swap())
+            case EndSwitch(error):
+                self._end_switch(error)
+            case StepDown():
+                record = self._view.register.record
+                if record is not None and record.master == NO_MASTER:
+                    self.driver.resigned_at = self._view.now
+                await self.driver.carry_out(action, None)
+            case _:
+                await self.driver.carry_out(action, self._view.source)
+
+    def _report_resignation(self, view: View) -> None:
+        own = view.own
+        _log.warning(
+            "node %d resigns from epoch %d: its disk is %s, and it has confirmed nothing for %.1f s",
+            *(own.member.id, own.epoch, own.disk.value, view.now - own.progress_at),
+        )
+
+    def _find_peer(self, node_id: int) -> Peer | None:
+        seen = self.session.beats.get(node_id)
+        return Peer(node_id, seen.beat.replication_address) if seen is not None else None
+
+    def _role_changed(self) -> None:
+        self.session.urgent = self.driver.role is Role.CANDIDATE
+        self.session.read_now.set()
+        self._beat_now.set()
+
+    def _end_switch(self, error: str) -> None:
+        answer, self._switch, self._switch_answer = self._switch_answer, None, None
+        if answer is not None and not answer.done():
+            answer.set_result(error)

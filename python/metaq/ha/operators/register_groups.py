@@ -1,0 +1,97 @@
+"""All groups of a cluster in the register, and the record that an operator forces there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from metaq.errors import CommandError
+from metaq.ha.decisions.forced import Forced, force_master
+from metaq.ha.group_record import Beat, GroupKeys, GroupRecord, RecordInvalid
+from metaq.ha.register import Outcome, Register, RegisterUnavailable
+from metaq.ha.registers.etcd_gateway import KEY_ROOT
+
+_SWAPS_MAX: Final = 5
+"""How often a swap whose outcome is not known is tried."""
+
+
+@dataclass(slots=True)
+class RegisteredGroup:
+    """One group as the register has it. `faults` lists the values that cannot be read."""
+
+    name: str
+    record: GroupRecord | None = None
+    revision: int = 0
+    beats: dict[int, Beat] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+
+async def read_groups(register: Register, cluster: str) -> dict[str, RegisteredGroup]:
+    """Returns every group of a cluster by its name. Raises RegisterUnavailable."""
+    root = f"{KEY_ROOT}{cluster}/"
+    groups: dict[str, RegisteredGroup] = {}
+    for key, stored in (await register.list(root)).items():
+        name = key.removeprefix(root).partition("/")[0]
+        keys = GroupKeys(cluster, name)
+        group = groups.setdefault(name, RegisteredGroup(name))
+        try:
+            if key == keys.group:
+                group.revision = stored.revision
+                group.record = GroupRecord.decode(stored.value)
+            elif key.startswith(keys.beats):
+                beat = Beat.decode(stored.value)
+                if key != keys.beat(beat.id):
+                    raise RecordInvalid(f"it holds the beat of node {beat.id}")
+                group.beats[beat.id] = beat
+        except RecordInvalid as error:
+            group.faults.append(f"{key}: {error}")
+    return groups
+
+
+async def read_group(register: Register, cluster: str, name: str) -> RegisteredGroup:
+    """Returns one group. Raises CommandError if there is none, and RegisterUnavailable."""
+    groups = await read_groups(register, cluster)
+    if name not in groups:
+        known = ", ".join(sorted(groups)) or "none"
+        raise CommandError(
+            f"the register has no broker group {name} in cluster {cluster}",
+            hint=f"known groups: {known}; --cluster names another cluster",
+        )
+    return groups[name]
+
+
+def plan_force(group: RegisteredGroup, target: int) -> Forced:
+    """Returns the record that makes a node master, and what that may lose. Raises CommandError."""
+    if group.faults:
+        raise CommandError(
+            f"the register holds values of {group.name} that cannot be read: {group.faults[0]}",
+            hint="repair or delete these keys first; force does not overwrite what it cannot read",
+        )
+    if group.record is not None and group.record.master == target and len(group.record.in_sync) == 1:
+        raise CommandError(f"node {target} is master of {group.name} already, and alone in the in-sync set")
+    return force_master(group.record, group.beats.values(), target)
+
+
+async def write_forced(register: Register, cluster: str, group: RegisteredGroup, forced: Forced) -> None:
+    """Writes the record if nobody has changed it since it was read.
+
+    Raises CommandError if somebody has, and RegisterUnavailable if the outcome stays unknown.
+    """
+    key, value = GroupKeys(cluster, group.name).group, forced.record.encode()
+    for _ in range(_SWAPS_MAX):
+        outcome = await register.compare_and_swap(key, group.revision, value)
+        if outcome is Outcome.DONE:
+            return
+        if outcome is Outcome.CONFLICT:
+            stored = await register.get(key)
+            # An earlier try whose answer was lost may have succeeded.
+            if stored is not None and stored.value == value:
+                return
+            raise CommandError(
+                f"the record of {group.name} changed meanwhile, so nothing was written",
+                hint="look at `metaq cluster status` and decide again",
+            )
+    raise RegisterUnavailable(
+        f"the register did not confirm the new record of {group.name}; it may still be written",
+        hint="look at `metaq cluster status` before you try again",
+    )

@@ -1,0 +1,255 @@
+"""Connects the data plane's threads to the event loop: requests up, answers and our own requests down."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from metaq._core import Answer, Closed, ConnectionGone, Listener, Request
+from metaq.protocol.command import Command
+from metaq.protocol.dispatch import Handlers
+from metaq.protocol.errors import Unreachable
+from metaq.protocol.handling.peer_log import peer_log
+from metaq.protocol.handling.slots import QUESTION_BYTES, QuestionLimits, Questions, Slots
+from metaq.protocol.handling.slow_requests import SlowRequests
+from metaq.protocol.reply import Reply
+
+_log = logging.getLogger(__name__)
+
+BATCH_MAX: Final = 256
+"""The most events of one turn, so that timers and other sockets get their turn."""
+DRAIN_MAX: Final = 16
+"""The most events that are taken at once. What is taken is handled, however long that takes."""
+TURN_S: Final = 0.005
+"""After this time a turn ends, even if there is more."""
+TASKS_MAX: Final = 1024
+TASKS_PER_CONNECTION_MAX: Final = 128
+
+
+class Pump:
+    """Drains one listener on the running loop and passes each event to its handler.
+
+    Connections take turns. Synchronous handlers run inside the drain, those of one connection in their order.
+    Asynchronous ones become tasks, and each task holds a slot. While a connection has
+    `tasks_per_connection_max` slots, its other requests wait in the listener. While all `tasks_max` slots are
+    taken, nothing more is drained, so the listener's bounded queue fills and it answers "busy" by itself.
+
+    A request that waits for another client holds no slot meanwhile (`waiting_for_client`): that client may
+    never answer.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        handlers: Handlers,
+        on_closed: Callable[[Closed], None] | None = None,
+        tasks_max: int = TASKS_MAX,
+        tasks_per_connection_max: int = TASKS_PER_CONNECTION_MAX,
+        questions: QuestionLimits | None = None,
+        slow_requests: SlowRequests | None = None,
+    ) -> None:
+        self._listener = listener
+        self._handlers = handlers
+        self._on_closed = on_closed
+        self._slots = Slots(tasks_max, tasks_per_connection_max, listener.pause)
+        self._question_limits = questions or QuestionLimits()
+        self._questions = Questions(self._question_limits)
+        self._slow_requests = slow_requests or SlowRequests(listener, limit_ms=0)
+        self._tasks: dict[asyncio.Future[Any], int] = {}
+        """The requests under way, with their connections."""
+        self._set_aside: dict[int, set[asyncio.Future[Any]]] = {}
+        """Connection → its requests that wait for another client."""
+        self._clients_s: dict[asyncio.Future[Any], float] = {}
+        """Request under way → the time that it waited for other clients."""
+        self._waiting: dict[int, dict[int, asyncio.Future[Reply]]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reading = False
+        self._held = False
+
+    def start(self) -> None:
+        """Begins to drain; safe to call again. The listener's owner starts and stops the listener."""
+        self._loop = asyncio.get_running_loop()
+        self._resume()
+
+    async def hand_over(self, handlers: Handlers, timeout: float = 5.0) -> None:
+        """Gives every request from now on to other handlers. Returns once those that the former handlers had
+        begun are answered: what takes longer than `timeout` is cancelled and refused."""
+        self._handlers = handlers
+        begun = self._tasks.keys() - {asyncio.current_task()}
+        if begun:
+            _, late = await asyncio.wait(begun, timeout=timeout)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Drains what has arrived, lets handlers finish and gives up on answers still awaited."""
+        if self._loop is None:
+            return
+        self._drain()
+        self._pause()
+        self._loop = None
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=timeout)
+            for task in late:
+                task.cancel()
+        for connection in list(self._waiting):
+            self._abandon(connection, "this server is stopping")
+
+    async def invoke(
+        self, connection: int, command: Command, body: bytes = b"", timeout: float = 3.0
+    ) -> Reply:
+        """Asks a connected client. Raises Unreachable if it has left or does not answer, and Refused if too
+        many requests wait for clients already."""
+        with self.waiting_for_client(len(body)):
+            return await self._invoke(connection, command, body, timeout)
+
+    async def _invoke(self, connection: int, command: Command, body: bytes, timeout: float) -> Reply:
+        loop = asyncio.get_running_loop()
+        self._question_limits.check_client(len(self._waiting.get(connection, ())))
+        try:
+            opaque = self._listener.invoke(connection, command.code, fields=command.to_fields(), body=body)
+        except ConnectionGone as error:
+            raise Unreachable(f"{type(command).__name__}: {error}") from None
+        future: asyncio.Future[Reply] = loop.create_future()
+        self._waiting.setdefault(connection, {})[opaque] = future
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError:
+            raise Unreachable(f"{type(command).__name__}: no answer within {timeout:g} s") from None
+        finally:
+            self._forget(connection, opaque)
+
+    @contextmanager
+    def waiting_for_client(self, size_bytes: int = 0, questions: int = 1) -> Iterator[None]:
+        """Frees the slot of the request that the current task handles, while it waits for other clients. If
+        its own client leaves meanwhile, the request is cancelled: nobody needs its answer. Does nothing in a
+        task that handles no request, or that waits already. Raises Refused past the limits."""
+        task = asyncio.current_task()
+        connection = None if task is None else self._tasks.get(task)
+        if task is None or connection is None or task in self._set_aside.get(connection, ()):
+            yield
+            return
+        size_bytes += questions * QUESTION_BYTES
+        self._questions.add(connection, size_bytes)
+        self._set_aside.setdefault(connection, set()).add(task)
+        self._slots.give_back(connection)
+        self._resume()
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            waited_s = time.monotonic() - began_s
+            self._clients_s[task] = self._clients_s.get(task, 0.0) + waited_s
+            self._slots.take(connection)
+            aside = self._set_aside[connection]
+            aside.discard(task)
+            if not aside:
+                del self._set_aside[connection]
+            self._questions.remove(connection, size_bytes)
+
+    def send_oneway(self, connection: int, command: Command, body: bytes = b"") -> bool:
+        """Sends a connected client a command that it does not answer; False if it has left."""
+        try:
+            self._listener.invoke(
+                connection, command.code, fields=command.to_fields(), body=body, oneway=True
+            )
+        except ConnectionGone:
+            return False
+        return True
+
+    def hold(self) -> None:
+        """Leaves requests in the listener's bounded queue until `release`. Others wait as well: answers of
+        clients, and the ends of connections."""
+        self._held = True
+        self._pause()
+
+    def release(self) -> None:
+        """Drains again; safe to call without `hold`."""
+        self._held = False
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._loop is not None and not self._reading and not self._held:
+            self._loop.add_reader(self._listener.fileno(), self._drain)
+            self._reading = True
+
+    def _pause(self) -> None:
+        if self._loop is not None and self._reading:
+            self._loop.remove_reader(self._listener.fileno())
+            self._reading = False
+
+    def _drain(self) -> None:
+        ends_at = time.monotonic() + TURN_S
+        for _ in range(BATCH_MAX // DRAIN_MAX):
+            room = min(DRAIN_MAX, self._slots.free)
+            if room <= 0:
+                self._pause()
+                return
+            events = self._listener.drain(room)
+            for event in events:
+                try:
+                    self._take(event)
+                except Exception:
+                    _log.exception("an event of the data plane was not handled")
+            if not events or time.monotonic() >= ends_at:
+                return
+
+    def _take(self, event: Request | Answer | Closed) -> None:
+        if isinstance(event, Request):
+            began_s = time.monotonic()
+            rest = self._handlers.begin(event)
+            if rest is None:
+                self._slow_requests.check(event, began_s)
+            else:
+                self._finish_later(rest, event, began_s)
+        elif isinstance(event, Answer):
+            future = self._waiting.get(event.connection, {}).get(event.opaque)
+            if future is not None and not future.done():
+                future.set_result(Reply(event.code, event.remark, event.fields, event.body))
+        else:
+            if event.reason is not None:
+                peer_log.write(
+                    _log,
+                    logging.INFO,
+                    event.remote,
+                    "closed the connection of %s: %s",
+                    event.remote,
+                    event.reason,
+                )
+            self._abandon(event.connection, f"{event.remote} has closed its connection")
+            for task in list(self._set_aside.get(event.connection, ())):
+                task.cancel()
+            if self._on_closed is not None:
+                self._on_closed(event)
+
+    def _finish_later(self, rest: Awaitable[None], request: Request, began_s: float) -> None:
+        task = asyncio.ensure_future(rest)
+        self._tasks[task] = request.connection
+        self._slots.take(request.connection)
+        task.add_done_callback(functools.partial(self._finished, request, began_s))
+
+    def _finished(self, request: Request, began_s: float, task: asyncio.Future[None]) -> None:
+        self._slots.give_back(self._tasks.pop(task))
+        self._slow_requests.check(request, began_s, self._clients_s.pop(task, 0.0))
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a request was not answered", exc_info=error)
+        self._resume()
+
+    def _abandon(self, connection: int, reason: str) -> None:
+        for future in self._waiting.pop(connection, {}).values():
+            if not future.done():
+                future.set_exception(Unreachable(reason))
+
+    def _forget(self, connection: int, opaque: int) -> None:
+        waiting = self._waiting.get(connection)
+        if waiting is not None:
+            waiting.pop(opaque, None)
+            if not waiting:
+                del self._waiting[connection]

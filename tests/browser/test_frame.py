@@ -1,0 +1,214 @@
+"""The frame of all pages: links, roles, languages, colours, palette, keys, favourites, narrow screens."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+import metaq
+from metaq.admin import Admin
+from tests.support.browser import PHONE, Complaints, SignedIn, check_accessible, fits_width
+from tests.support.metaq import Metaq
+
+PAGES = (
+    "/",
+    "/topics",
+    "/groups",
+    "/messages",
+    "/dead-letters",
+    "/delayed",
+    "/transactions",
+    "/cluster",
+    "/pipelines",
+    "/audit",
+    "/settings",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traffic(client: metaq.Client, admin: Admin) -> Iterator[None]:
+    """A topic with messages and a group that has consumed some of them."""
+    with client.producer() as producer:
+        for number in range(20):
+            producer.send("frame-orders", f"order {number}".encode(), keys=[f"frame-{number}"])
+    admin.groups.create("frame-billing")
+    yield
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_accessible_in_both_colours(open_page: Callable[..., Page], path: str) -> None:
+    page = open_page()
+    page.goto(path)
+    expect(page.locator("h1")).to_be_visible()
+    check_accessible(page)
+    page.emulate_media(color_scheme="dark")
+    check_accessible(page)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_chinese_on_a_phone(open_page: Callable[..., Page], path: str) -> None:
+    page = open_page(viewport=PHONE, locale="zh-CN")
+    page.goto(path)
+    expect(page.locator("html")).to_have_attribute("lang", "zh-CN")
+    assert re.search(r"[\u4e00-\u9fff]", page.inner_text("h1"))
+    assert fits_width(page)
+    check_accessible(page)
+
+
+def test_nothing_is_shown_without_the_link(browser: Browser, cluster: Metaq) -> None:
+    context = browser.new_context(base_url=cluster.ready["console"])
+    page = context.new_page()
+    page.goto("/topics")
+    expect(page).to_have_url(re.compile("/login"))
+    assert "frame-orders" not in page.content()
+    response = page.goto(cluster.ready["console_link"])
+    assert response is not None
+    assert response.status == 403  # the fixture has used it already
+    expect(page.get_by_text("metaq console link").first).to_be_visible()
+    context.close()
+
+
+def test_a_viewer_sees_everything_and_changes_nothing(
+    viewer_page: Page, complaints: Complaints, viewer: SignedIn
+) -> None:
+    viewer_page.goto("/topics?q=frame-orders")
+    expect(viewer_page.get_by_role("link", name="frame-orders")).to_be_visible()
+    expect(viewer_page.get_by_role("button", name="Create a topic")).to_be_disabled()
+    complaints.expect("403")
+    refused = viewer_page.goto("/actions/create-topic")
+    assert refused is not None
+    assert refused.status == 403
+
+
+def test_the_palette_finds_pages_topics_groups_and_actions(page: Page) -> None:
+    page.goto("/topics?q=frame-orders")
+    expect(page.get_by_role("link", name="frame-orders")).to_be_visible()
+    page.goto("/")
+    page.keyboard.press("Control+k")
+    field = page.get_by_role("combobox")
+    expect(field).to_be_focused()
+    field.fill("frame-ord")
+    expect(page.get_by_role("option", name="frame-orders")).to_be_visible()
+    check_accessible(page)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/topics/frame-orders"))
+    page.keyboard.press("Control+k")
+    field.fill("create a topic")
+    expect(page.get_by_role("option")).to_have_count(1)
+    page.get_by_role("option", name="Create a topic").click()
+    expect(page.get_by_role("dialog", name="Action")).to_be_visible()
+    expect(page.locator("#dialog input[name=topic]")).to_be_focused()
+
+
+def test_keys_move_through_the_console(page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page).to_have_url(re.compile("/topics$"))
+    page.keyboard.press("/")
+    page.keyboard.type("frame-orders")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("q=frame-orders"))
+    page.locator("h1").click()
+    page.keyboard.press("j")
+    expect(page.get_by_role("link", name="frame-orders")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/topics/frame-orders"))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+
+
+def test_favourites_stay_in_the_sidebar(page: Page) -> None:
+    page.goto("/topics?q=frame-orders")
+    star = page.get_by_role("button", name="Keep frame-orders among the favourites")
+    star.click()
+    expect(star).to_have_attribute("aria-pressed", "true")
+    page.goto("/")
+    page.locator("#favourites").get_by_text("frame-orders").click()
+    expect(page).to_have_url(re.compile("/topics/frame-orders"))
+
+
+def test_language_and_colours_are_remembered(page: Page) -> None:
+    page.goto("/topics")
+    page.get_by_role("button", name="中文").click()
+    expect(page.locator("h1")).to_have_text("主题")
+    page.goto("/groups")
+    expect(page.locator("h1")).to_have_text("消费组")
+    page.get_by_role("button", name="English").click()
+    page.locator("[data-theme-button]").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_a_page_shows_new_messages_without_a_reload(page: Page, client: metaq.Client) -> None:
+    page.goto("/topics?q=frame-live")
+    expect(page.get_by_text("No topic matches.")).to_be_visible()
+    with client.producer() as producer:
+        producer.send("frame-live", b"now")
+    expect(page.get_by_role("link", name="frame-live")).to_be_visible()
+    expect(page.locator("#live-dot")).to_have_class(re.compile("dot--live"))
+
+
+def test_a_page_is_live_even_if_its_scripts_come_late(page: Page) -> None:
+    late = threading.Event()
+
+    def hold(route: Route) -> None:
+        late.wait(0.5)
+        route.continue_()
+
+    page.route("**/hx-sse.min.js", hold)
+    page.goto("/")
+    expect(page.locator("#live-dot")).to_have_class(re.compile("dot--live"))
+
+
+def test_the_menu_opens_on_a_phone(open_page: Callable[..., Page]) -> None:
+    page = open_page(viewport=PHONE)
+    page.goto("/")
+    menu = page.get_by_role("button", name="Menu")
+    menu.click()
+    expect(menu).to_have_attribute("aria-expanded", "true")
+    page.get_by_role("link", name="Topics").first.click()
+    expect(page).to_have_url(re.compile("/topics$"))
+
+
+def test_a_topic_is_created_previewed_and_deleted(page: Page) -> None:
+    page.goto("/topics")
+    page.get_by_role("link", name="Create a topic").click()
+    page.locator("input[name=topic]").fill("frame-made")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("metaq topic create frame-made --queues 8")).to_be_visible()
+    check_accessible(page)
+    page.locator("[data-apply]").click()
+    expect(page.get_by_text("The topic frame-made exists now.")).to_be_visible()
+    page.goto("/actions/delete-topic?topic=frame-made")
+    expect(page.get_by_text("metaq topic delete frame-made --yes")).to_be_visible()
+    page.locator("input[name=typed_name]").fill("frame-mad")
+    page.locator("[data-apply]").click()
+    expect(page.locator(".notice").filter(has_text="Type frame-made to confirm")).to_be_visible()
+    page.locator("input[name=typed_name]").fill("frame-made")
+    page.locator("[data-apply]").click()
+    expect(page.get_by_text("The topic frame-made is deleted")).to_be_visible()
+
+
+def test_a_preview_that_is_no_longer_true_is_shown_again(page: Page, admin: Admin) -> None:
+    admin.topics.create("frame-changing", queues=1)
+    page.goto("/actions/delete-topic?topic=frame-changing")
+    page.locator("input[name=typed_name]").fill("frame-changing")
+    admin.groups.create("frame-late")
+    admin.groups.reset("frame-late", "frame-changing", "earliest")
+    page.locator("[data-apply]").click()
+    expect(page.get_by_text("Something has changed since you looked")).to_be_visible()
+    assert any(topic.name == "frame-changing" for topic in admin.topics.list())
+
+
+def test_an_address_that_does_not_exist_says_so(page: Page, complaints: Complaints) -> None:
+    complaints.expect("404")
+    page.goto("/nowhere")
+    expect(page.get_by_role("heading", name="Not found")).to_be_visible()

@@ -1,0 +1,253 @@
+"""Every request is checked before a page sees it, over real HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from metaq.console.access.body import BODY_BYTES_MAX
+from metaq.console.access.headers import CONTENT_SECURITY_POLICY
+from metaq.console.access.roles import Role
+from tests.support.console_app import ServedApp, served_app
+from tests.support.visitor import Visitor
+from tests.support.waiting import run
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
+    with served_app(tmp_path_factory.mktemp("state"), hosts=frozenset({"mq.example.com"})) as served:
+        yield served
+
+
+def test_nothing_is_shown_without_a_link(app: ServedApp) -> None:
+    stranger = app.visitor()
+    page = stranger.get("/topics/a%2Fb?search=a%20b")
+    assert (page.status, page.location) == (
+        303,
+        f"/login?next={quote('/topics/a%2Fb?search=a%20b', safe='')}",
+    )
+    assert stranger.get("/").location == "/login"
+    assert stranger.get("/no-such-page").status == 303
+    assert stranger.get("/events").status == 401
+    refreshed = stranger.get("/topics", HX_Request="true")
+    assert (refreshed.status, refreshed.headers["HX-Redirect"]) == (401, "/login")
+    assert stranger.post("/change", {"what": "x"}).status == 401
+    login = stranger.get("/login?next=/topics")
+    assert login.status == 200
+    assert "metaq console link" in login.text and "<form" not in login.text
+    assert stranger.get("/static/a.css").text == "body {}"
+
+
+def test_a_link_signs_in_once_and_leaves_the_address(app: ServedApp) -> None:
+    token = app.access.links.create(Role.operator)
+    anna = app.visitor()
+    click = anna.get(f"/topics/%25RETRY%25a%2Fb?search=&token={token}&page=2")
+    assert (click.status, click.location) == (303, "/topics/%25RETRY%25a%2Fb?search=&page=2")
+    cookie = click.headers["set-cookie"]
+    assert all(part in cookie for part in ("HttpOnly", "SameSite=lax", "Path=/", "Max-Age=604800"))
+    assert "Secure" not in cookie
+    assert anna.get("/who").text == "operator operator"
+    second = app.visitor().get(f"/?token={token}")
+    assert second.status == 403
+    assert "This link was used already" in second.text and "metaq console link" in second.text
+    assert "metaq-" + app.access.sessions.console_id + "=" not in str(second.headers)
+    # The same person may click it again.
+    assert (anna.get(f"/?token={token}").status, anna.get("/who").status) == (303, 200)
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [
+        ("HEAD", {}),
+        ("GET", {"Sec-Purpose": "prefetch;prerender"}),
+        ("GET", {"Purpose": "prefetch"}),
+        ("GET", {"X-Moz": "prefetch"}),
+        ("POST", {}),
+    ],
+)
+def test_programs_that_look_at_a_link_do_not_use_it_up(
+    app: ServedApp, method: str, headers: dict[str, str]
+) -> None:
+    token = app.access.links.create(Role.viewer)
+    looker = app.visitor()
+    assert looker.ask(method, f"/?token={token}", headers=headers).status in (401, 403)
+    assert not looker.cookies
+    assert app.visitor().get(f"/?token={token}").status == 303
+
+
+def test_a_link_for_another_role_takes_the_place_of_the_session(app: ServedApp) -> None:
+    person = app.visitor(Role.viewer)
+    former = dict(person.cookies)
+    assert person.get(f"/?token={app.access.links.create(Role.operator)}").status == 303
+    assert person.get("/who").text == "operator operator"
+    person.cookies = former
+    assert person.get("/who").status == 303
+
+
+def test_a_viewer_changes_nothing(app: ServedApp) -> None:
+    viewer = app.visitor(Role.viewer)
+    csrf = viewer.get("/").text
+    refused = viewer.post("/change", {"what": "x"}, X_CSRF_Token=csrf)
+    assert refused.status == 403
+    assert refused.text.startswith("You are signed in as a viewer, and only an operator can do this.")
+    assert viewer.post("/anything", X_CSRF_Token=csrf).status == 403
+    # The language and the theme of this browser; the small application has no such page.
+    assert viewer.post("/preferences", X_CSRF_Token=csrf).status == 404
+
+
+def test_a_change_needs_the_token_of_its_session(app: ServedApp) -> None:
+    anna, berta = app.visitor(Role.operator), app.visitor(Role.operator)
+    csrf = anna.get("/").text
+    assert anna.post("/change", {"what": "x"}, X_CSRF_Token=csrf).text == "operator changed x"
+    assert anna.post("/change", {"what": "x", "csrf": csrf}).text == "operator changed x"
+    boundary = (
+        f'--B\r\nContent-Disposition: form-data; name="csrf"\r\n\r\n{csrf}\r\n'
+        '--B\r\nContent-Disposition: form-data; name="what"\r\n\r\nfile\r\n--B--\r\n'
+    )
+    kind = {"Content-Type": "multipart/form-data; boundary=B"}
+    assert anna.ask("POST", "/change", boundary.encode(), kind).text == "operator changed file"
+    for refused in (
+        anna.post("/change", {"what": "x"}),
+        anna.post("/change", {"what": "x", "csrf": ""}),
+        anna.post("/change", {"what": "x", "csrf": csrf[:-1] + "é"}),
+        anna.post("/change", {"what": "x"}, X_CSRF_Token=berta.get("/").text),
+        anna.ask("POST", "/change", b'{"csrf": "x"}', {"Content-Type": "application/json"}),
+        anna.ask("DELETE", "/change"),
+    ):
+        assert refused.status == 403
+        assert "X-CSRF-Token" in refused.text
+    broken = anna.ask("POST", "/change", b"--B\r\nnonsense", kind)
+    assert broken.status in (400, 403)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Origin": "null"},
+    ],
+)
+def test_pages_of_others_change_nothing(app: ServedApp, headers: dict[str, str]) -> None:
+    anna = app.visitor(Role.operator)
+    refused = anna.post("/change", {"what": "x"}, X_CSRF_Token=anna.get("/").text, **headers)
+    assert refused.status == 403
+    assert refused.text == "This request does not come from a page of this console."
+
+
+def test_only_known_host_names(app: ServedApp) -> None:
+    anna = app.visitor(Role.operator)
+    assert anna.get("/who", Host="mq.example.com").status == 200
+    assert anna.get("/who", Host="LOCALHOST:99").status == 200
+    for path in ("/who", "/login", "/static/a.css", f"/?token={app.access.links.create(Role.viewer)}"):
+        refused = anna.get(path, Host="evil.example")
+        assert refused.status == 400
+        assert "--host-name" in refused.text
+
+
+def test_headers_of_every_answer(app: ServedApp) -> None:
+    anna = app.visitor(Role.operator)
+    answers = [
+        anna.get("/who"),
+        anna.get("/no-such-page"),
+        anna.get("/fail"),
+        anna.get("/who", Host="evil.example"),
+        anna.post("/change"),
+        anna.get("/login"),
+        app.visitor().get("/"),
+    ]
+    assert [answer.status for answer in answers] == [200, 404, 500, 400, 403, 303, 303]
+    for answer in answers:
+        assert answer.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["Server"] is None
+        assert "Traceback" not in answer.text
+    style = anna.get("/static/a.css")
+    assert style.headers["Cache-Control"] == "no-cache"
+    assert style.headers["X-Content-Type-Options"] == "nosniff"
+    assert "unsafe" not in CONTENT_SECURITY_POLICY
+
+
+def test_large_bodies_are_refused(app: ServedApp) -> None:
+    anna = app.visitor(Role.operator)
+    csrf = anna.get("/").text
+    form = {"Content-Type": "application/x-www-form-urlencoded", "X-CSRF-Token": csrf}
+    declared = {**form, "Content-Length": str(BODY_BYTES_MAX + 1)}
+    refused = anna.ask("POST", "/change", b"what=x", declared)
+    assert (refused.status, "8 MiB" in refused.text) == (413, True)
+    for headers in (form, {"Content-Type": form["Content-Type"]}):
+        answer = _send_chunks(anna, headers, BODY_BYTES_MAX + 1)
+        assert (answer[0], "8 MiB" in answer[1]) == (413, True)
+    assert _send_chunks(anna, form, BODY_BYTES_MAX - 5) == (200, str(BODY_BYTES_MAX))
+
+
+def _send_chunks(visitor: Visitor, headers: dict[str, str], size: int) -> tuple[int, str]:
+    """Posts a body without a length."""
+    connection = visitor.connect()
+    cookies = "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
+    pieces = [b"what=", *([b"x" * 65_536] * (size // 65_536)), b"x" * (size % 65_536)]
+    # The server may answer before it has read everything.
+    with contextlib.suppress(OSError):
+        connection.request("POST", "/size", iter(pieces), {**headers, "Cookie": cookies}, encode_chunked=True)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def test_signing_out_ends_the_session_and_its_streams(app: ServedApp) -> None:
+    anna = app.visitor(Role.viewer)
+    csrf, cookies = anna.get("/").text, dict(anna.cookies)
+    connection = anna.connect()
+    cookie = "; ".join(f"{name}={value}" for name, value in cookies.items())
+    connection.request("GET", "/events", headers={"Cookie": cookie})
+    stream = connection.getresponse()
+    assert stream.readline() == b"event: tick\n"
+    assert anna.post("/logout").status == 403
+    bye = anna.post("/logout", {"csrf": csrf})
+    assert (bye.status, "You are signed out." in bye.text) == (200, True)
+    assert anna.get("/who").status == 303
+    anna.cookies = cookies
+    assert anna.get("/who").status == 303
+    # It ends: otherwise this would wait until the time-out of the connection.
+    assert stream.read() is not None
+    connection.close()
+
+
+def test_sign_ins_are_in_the_audit_log(app: ServedApp) -> None:
+    async def scenario() -> None:
+        person = app.visitor(Role.viewer)
+        session = app.access.sessions.find(person.cookies[app.access.cookie_name])
+        assert session is not None
+        (entry,) = [one for one in await app.access.audit.entries() if one.session == session.session]
+        assert (entry.command, entry.target, entry.role) == ("sign in", "link", "viewer")
+        assert (entry.address, entry.result) == ("127.0.0.1", "done")
+
+    run(scenario)
+
+
+def test_a_base_path_and_tls_are_in_cookies_and_addresses(tmp_path: Path) -> None:
+    with served_app(tmp_path, base_path="/metaq", secure_cookies=True) as app:
+        stranger = app.visitor()
+        assert stranger.get("/topics").location == "/metaq/login?next=%2Ftopics"
+        assert stranger.get("/x", HX_Request="true").headers["HX-Redirect"] == "/metaq/login"
+        assert 'href="/metaq/static/' in stranger.get("/login").text
+        click = stranger.get(f"/topics?token={app.access.links.create(Role.viewer)}")
+        assert click.location == "/metaq/topics"
+        again = f"/metaq/topics?token={app.access.links.create(Role.viewer)}"
+        assert app.visitor().get(again).location == "/metaq/topics"
+        cookie = click.headers["set-cookie"]
+        assert cookie.startswith("__Secure-metaq-")
+        assert all(part in cookie for part in ("Path=/metaq/", "Secure", "HttpOnly"))
+
+
+def test_a_path_with_two_slashes_stays_on_this_host(app: ServedApp) -> None:
+    token = app.access.links.create(Role.viewer)
+    assert app.visitor().get(f"//evil.example/?token={token}").location == "/evil.example/"

@@ -1,0 +1,56 @@
+"""Sums over a cluster: unknown parts are never added as zero."""
+
+from __future__ import annotations
+
+from metaq.admin.results import BrokerHealth, GroupFigures
+from metaq.console.live.tables import BrokerRow, GroupRow, GroupTable
+from metaq.console.live.totals import ClusterTotals, totals_of
+
+
+def broker(name: str, rate: float | None, error: str | None = None, *, is_gone: bool = False) -> BrokerRow:
+    health = BrokerHealth(name, "c", 0, "master", f"{name}:1", messages_in_per_second=rate)
+    return BrokerRow(health, 1 if error else None, error, is_gone)
+
+
+def totals(*brokers: BrokerRow, groups: GroupTable | None = None) -> ClusterTotals:
+    return totals_of({row.name: row for row in brokers}, None, groups, None, is_listed=True)
+
+
+def group(name: str, lag: int | None, lag_ms: int | None = None, stale_ms: int | None = None) -> GroupRow:
+    return GroupRow(GroupFigures(name, "normal", ("a",), 1, lag, lag_ms, 0.0), stale_ms)
+
+
+def table(*rows: GroupRow) -> GroupTable:
+    return GroupTable(rows={row.name: row for row in rows})
+
+
+def test_a_broker_that_does_not_answer_makes_a_sum_partial() -> None:
+    found = totals(broker("a", 5.0), broker("b", 7.0)).in_per_second
+    assert (found.value, found.whole) == (12.0, 12.0)
+    found = totals(broker("a", 5.0), broker("b", 7.0, "refused")).in_per_second
+    assert (found.value, found.is_partial, found.whole) == (5.0, True, None)
+    found = totals(broker("b", 7.0, "refused")).in_per_second
+    assert found.value is None
+
+
+def test_a_broker_that_left_the_cluster_takes_no_part() -> None:
+    found = totals(broker("a", 5.0), broker("b", 7.0, "gone", is_gone=True))
+    assert found.in_per_second.whole == 5.0
+    assert (found.brokers, found.brokers_answering) == (2, 1)
+
+
+def test_lags_of_groups() -> None:
+    found = totals(groups=table(group("g", 5, 100), group("h", 7, 900), group("new", None)))
+    assert (found.lag.whole, found.lag_ms, found.groups) == (12, 900, 3)
+    found = totals(groups=table(group("g", 5, 100), group("h", 7, 900, stale_ms=1)))
+    assert (found.lag.value, found.lag.is_partial, found.lag_ms) == (12, True, 100)
+
+
+def test_unknown_is_not_zero() -> None:
+    found = totals()
+    assert (found.topics, found.groups, found.lag.value, found.dead_letters.value) == (None, None, None, None)
+    assert totals(groups=table(group("g", None))).lag.value is None
+    assert totals(groups=table(group("g", None))).lag_ms is None
+    nothing = totals(groups=table())
+    assert (nothing.lag.whole, nothing.lag_ms) == (0, 0)
+    assert totals(groups=table(group("g", 0))).lag_ms == 0

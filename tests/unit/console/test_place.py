@@ -1,0 +1,67 @@
+"""The state folder of a console that runs, and links for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from metaq.console.access.links import Links
+from metaq.console.access.roles import Role
+from metaq.console.place import Place, new_link, running_address
+from metaq.errors import CommandError
+
+ADDRESS = "http://127.0.0.1:8080/metaq/"
+
+
+def test_a_running_console_is_found_and_gets_links(tmp_path: Path) -> None:
+    folder = tmp_path / "console"
+    assert running_address(folder) is None
+    place = Place.claim(folder)
+    first = place.announce(ADDRESS)
+    assert running_address(folder) == ADDRESS == first.address
+    made = new_link(folder, Role.viewer)
+    links = Links(folder)
+    for link, role in (
+        (first.operator_link, Role.operator),
+        (first.viewer_link, Role.viewer),
+        (made, Role.viewer),
+    ):
+        address, _, token = link.partition("?token=")
+        assert (address, links.spend(token)) == (ADDRESS, role)
+    with pytest.raises(CommandError, match="another console uses"):
+        Place.claim(folder)
+    place.leave()
+    place.leave()
+    assert running_address(folder) is None
+    with pytest.raises(CommandError, match="no console runs with"):
+        new_link(folder, Role.viewer)
+
+
+def test_a_start_forgets_the_links_of_the_start_before(tmp_path: Path) -> None:
+    place = Place.claim(tmp_path)
+    old = place.announce(ADDRESS).operator_link
+    new = place.announce(ADDRESS).operator_link
+    spent = [Links(tmp_path).spend(link.partition("?token=")[2]) for link in (old, new)]
+    assert spent == [None, Role.operator]
+    place.leave()
+
+
+def test_another_account_makes_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place.claim(tmp_path)
+    place.announce(ADDRESS)
+    before = sorted((tmp_path / "links").iterdir())
+    monkeypatch.setattr(os, "geteuid", lambda: 54_321)
+    with pytest.raises(CommandError, match="this account cannot make links") as refused:
+        new_link(tmp_path, Role.operator)
+    assert "this process runs as user 54321" in refused.value.hint
+    assert sorted((tmp_path / "links").iterdir()) == before
+    place.leave()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandError, match="cannot be used for the console") as refused:
+        Place.claim(tmp_path / "file" / "console")
+    assert refused.value.hint == "choose another folder with --state"

@@ -1,0 +1,99 @@
+"""The console's HTTP: slow and many clients, and a stop that does not wait for open pages."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from metaq.console import web_server
+from metaq.console.access import body
+from metaq.console.access.roles import Role
+from tests.support.console_app import ServedApp, served_app
+from tests.support.waiting import wait_until
+
+
+def connected(app: ServedApp) -> socket.socket:
+    address = urlsplit(app.address)
+    return socket.create_connection((address.hostname, address.port), timeout=60)
+
+
+def test_a_stop_does_not_wait_for_open_pages(tmp_path: Path) -> None:
+    with served_app(tmp_path) as app:
+        anna = app.visitor(Role.viewer)
+        cookie = "; ".join(f"{name}={value}" for name, value in anna.cookies.items())
+        connection = anna.connect()
+        connection.request("GET", "/events", headers={"Cookie": cookie})
+        stream = connection.getresponse()
+        assert stream.readline() == b"event: tick\n"
+        silent = connected(app)
+        began = time.monotonic()
+    # Without the abort of open pages, the stream would go on for ever.
+    assert time.monotonic() - began < 20
+    silent.close()
+    connection.close()
+
+
+def test_clients_that_do_not_send_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "REQUEST_HEAD_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(body, "BODY_TIMEOUT_S", 0.2)
+    with served_app(tmp_path) as app:
+        anna = app.visitor(Role.operator)
+        csrf = anna.get("/").text
+        with connected(app) as silent, connected(app) as slow, connected(app) as second:
+            slow.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+            # A second request on a connection that was good before.
+            second.sendall(b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            received = b""
+            while b"</html>" not in received:
+                received += second.recv(65_536)
+            second.sendall(b"GET /lo")
+            assert all(_is_ended(client) for client in (silent, slow, second))
+        with connected(app) as half:
+            head = f"POST /size HTTP/1.1\r\nHost: localhost\r\nX-CSRF-Token: {csrf}\r\nContent-Length: 10\r\n"
+            cookie = "; ".join(f"{name}={value}" for name, value in anna.cookies.items())
+            half.sendall(f"{head}Cookie: {cookie}\r\n\r\nabc".encode())
+            assert half.recv(65_536).startswith(b"HTTP/1.1 408 ")
+
+
+def _is_ended(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_reader_that_stops_reading_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "WRITE_TIMEOUT_S", 0.2)
+    with served_app(tmp_path) as app:
+        anna = app.visitor(Role.viewer)
+        cookie = "; ".join(f"{name}={value}" for name, value in anna.cookies.items())
+        with connected(app) as deaf:
+            deaf.sendall(f"GET /flood HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode())
+            wait_until(lambda: app.server.server_state.connections, what="connected")
+            wait_until(lambda: not app.server.server_state.connections, what="dropped")
+
+
+def test_many_connections_are_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(web_server, "CONNECTIONS_HARD_MAX", 6)
+    with served_app(tmp_path) as app:
+        crowd = [connected(app) for _ in range(4)]
+        wait_until(lambda: len(app.server.server_state.connections) == 4, what="connected")
+        assert app.visitor().get("/login").status == 503
+        wait_until(lambda: len(app.server.server_state.connections) == 4, what="closed again")
+        crowd += [connected(app) for _ in range(4)]
+        wait_until(lambda: len(app.server.server_state.connections) == 6, what="bounded")
+        for client in crowd:
+            client.close()
+        wait_until(lambda: not app.server.server_state.connections, what="free again")
+        assert app.visitor().get("/login").status == 200
+
+
+def test_large_heads_are_refused(tmp_path: Path) -> None:
+    with served_app(tmp_path) as app, connected(app) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 40_000)
+        assert client.recv(65_536).startswith(b"HTTP/1.1 400 ")

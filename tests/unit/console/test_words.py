@@ -1,0 +1,95 @@
+"""Every word of the console exists in both languages, and every word that a page uses exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+from pathlib import Path
+
+import pytest
+
+import metaq.console
+from metaq.admin import health
+from metaq.console.actions.table import ACTIONS
+from metaq.console.words import LANGUAGES, catalog, chosen_language, word
+
+FOLDER = Path(metaq.console.__file__).parent
+USED = re.compile(r"""\bt\(\s*["']([a-z_]+\.[a-z0-9_]+)["']\s*[,)]""")
+
+
+def fields(text: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+def test_both_languages_have_the_same_words_with_the_same_fields() -> None:
+    english, chinese = catalog("en"), catalog("zh")
+    assert english.keys() == chinese.keys()
+    assert not [key for key in english if fields(english[key]) != fields(chinese[key])]
+
+
+def test_words_that_differ_only_in_name_are_translated() -> None:
+    english, chinese = catalog("en"), catalog("zh")
+    same = {key: text for key, text in english.items() if chinese[key] == text}
+    # Names of things that Chinese engineers call by their English names.
+    assert all(not re.search(r"[a-z]{2,} [a-z]{2,}", text) for text in same.values()), same
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_word_that_a_template_or_a_page_uses_exists(language: str) -> None:
+    known = catalog("zh" if language == "zh" else "en")
+    files = [*FOLDER.rglob("*.html"), *FOLDER.rglob("*.py")]
+    assert len(files) > 20
+    missing = {
+        f"{file.name}: {key}" for file in files for key in USED.findall(file.read_text()) if key not in known
+    }
+    assert not missing
+
+
+def test_every_action_has_a_title_and_a_button() -> None:
+    for name in ACTIONS:
+        key = name.replace("-", "_")
+        assert f"actions.{key}" in catalog("en")
+        assert f"actions.apply_{key}" in catalog("en")
+
+
+def test_every_kind_of_finding_has_a_name() -> None:
+    calls = [
+        call
+        for path in Path(health.__file__).parent.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    ]
+    arguments = [call.args[1] for call in calls if call.func.id == "Finding"]  # type: ignore[attr-defined]
+    arguments += [call.args[0] for call in calls if call.func.id == "_of_group"]  # type: ignore[attr-defined]
+    kinds = {argument.value for argument in arguments if isinstance(argument, ast.Constant)}
+    assert {"no-consumers", "disk-unknown"} <= kinds
+    assert {f"findings.{str(kind).replace('-', '_')}" for kind in kinds} <= catalog("en").keys()
+
+
+def test_a_word_has_its_fields_filled_in() -> None:
+    assert word("en", "common.ago", {"span": "3 s"}) == "3 s ago"
+    assert word("zh", "common.ago", {"span": "3 s"}) == "3 s 前"
+
+
+def test_nouns_and_verbs_agree_with_their_number() -> None:
+    fields = {"warnings": 1, "answering": 1, "brokers": 1, "critical": 0}
+    assert word("en", "overview.one_warnings", fields) == "The broker answers. 1 finding is worth a look."
+    many = word("en", "overview.one_warnings", {**fields, "warnings": "1,024"})
+    assert many == "The broker answers. 1,024 findings are worth a look."
+
+
+@pytest.mark.parametrize(
+    ("cookie", "accepted", "expected"),
+    [
+        (None, "", "en"),
+        (None, "zh-CN,zh;q=0.9,en;q=0.8", "zh"),
+        (None, "de-DE, en;q=0.5", "en"),
+        (None, "fr", "en"),
+        ("zh", "en", "zh"),
+        ("en", "zh-CN", "en"),
+        ("<script>", "zh", "zh"),
+    ],
+)
+def test_the_language_of_a_reader(cookie: str | None, accepted: str, expected: str) -> None:
+    assert chosen_language(cookie, accepted) == expected

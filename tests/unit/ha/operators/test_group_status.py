@@ -1,0 +1,164 @@
+"""The state of a group as its nodes and the register show it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from metaq.ha.decisions.fixed import FixedView
+from metaq.ha.group_record import Member, NodeState
+from metaq.ha.operators.group_control import StandAlone
+from metaq.ha.operators.group_status import fixed_status, group_status, register_status
+from metaq.ha.settings import HaSettings
+from metaq.ha.view import Disk, Own, Role, SourceState
+from metaq.protocol.replication import GroupStatus, NodeStatus
+from tests.support.ha_views import NOW, ONE, RECORD, THREE, TWO, beat, connected, link, own, view
+
+ADDRESS = "10.0.0.1:10911"
+
+
+def nodes(status: GroupStatus) -> dict[int, NodeStatus]:
+    return {node.id: node for node in status.nodes}
+
+
+def test_a_master_knows_how_far_everybody_is() -> None:
+    links = {TWO: link(TWO), THREE: link(THREE, behind_s=0.7, flushed_end=60)}
+    seen = view(own(Role.MASTER, ONE), links=links)
+    status = group_status("broker-a", seen, ADDRESS)
+    assert (status.name, status.epoch, status.master, status.min_in_sync) == ("broker-a", 5, 1, 2)
+    assert status.in_sync == (1, 2, 3)
+    assert nodes(status)[1] == NodeStatus(1, ADDRESS, "master", "in sync", 0, 0)
+    assert nodes(status)[2] == NodeStatus(2, "", "replica", "in sync", 0, 0)
+    assert nodes(status)[3] == NodeStatus(3, "", "replica", "in sync", 40, 700)
+
+
+def test_a_lost_link_keeps_its_lag_and_grows_older() -> None:
+    seen = view(
+        own(Role.MASTER, ONE),
+        record=RECORD.replace(in_sync=(ONE, TWO)),
+        links={TWO: link(TWO), THREE: link(THREE, behind_s=9.0, connected=False)},
+        beats={
+            member.id: beat(member, age_s=9.0 if member is THREE else 0.5) for member in (ONE, TWO, THREE)
+        },
+    )
+    assert nodes(group_status("g", seen, ADDRESS))[3] == NodeStatus(3, "", "replica", "gone", 0, 9000)
+
+
+def test_a_replica_does_not_know_lags() -> None:
+    status = group_status("g", view(own(Role.REPLICA, TWO)), ADDRESS)
+    assert status.master == 1
+    assert nodes(status)[2] == NodeStatus(2, ADDRESS, "replica", "in sync", None, None)
+    assert (nodes(status)[1].role, nodes(status)[1].lag_bytes) == ("master", None)
+
+
+def test_the_words_for_a_node() -> None:
+    without_three = RECORD.replace(in_sync=(ONE, TWO))
+    seen = view(
+        own(Role.CANDIDATE, TWO),
+        record=without_three,
+        beats={1: beat(ONE, age_s=4.0), 2: beat(TWO), 3: beat(THREE)},
+    )
+    assert {node.id: node.state for node in group_status("g", seen, "").nodes} == {
+        1: "gone",
+        2: "candidate",
+        3: "catching up",
+    }
+    resigned = view(
+        own(Role.REPLICA, TWO, disk=Disk.HANGING),
+        record=without_three.replace(master=0),
+        beats={3: beat(THREE)},
+    )
+    status = group_status("g", resigned, "")
+    assert (status.master, nodes(status)[2].state, nodes(status)[3].state) == (0, "failed", "waiting")
+
+
+def test_nobody_is_gone_while_the_register_was_away() -> None:
+    seen = view(own(Role.MASTER, ONE), beats={2: beat(TWO, age_s=60.0)}, links={})
+    assert nodes(group_status("g", seen, ""))[2].state == "gone"
+    back = replace(seen, register=replace(seen.register, readable_since=NOW - 1.0))
+    assert nodes(group_status("g", back, ""))[2].state == "in sync"
+
+
+def test_another_incarnation_is_not_in_sync() -> None:
+    wiped = beat(TWO, incarnation="new")
+    seen = view(own(Role.MASTER, ONE), beats={2: wiped}, links={})
+    assert nodes(group_status("g", seen, ""))[2].state == "catching up"
+
+
+def test_a_group_without_a_record() -> None:
+    status = group_status("g", view(own(Role.REPLICA, TWO), record=None), "")
+    assert (status.epoch, status.master, status.in_sync, status.min_in_sync) == (0, 0, (), 2)
+    assert {node.state for node in status.nodes} == {"waiting"}
+
+
+def test_a_node_that_was_asked_to_stop_is_leaving() -> None:
+    beats = {member.id: beat(member) for member in (ONE, THREE)}
+    beats[2] = beat(TWO, state=NodeState.LEAVING)
+    for seen in (view(own(Role.REPLICA, TWO), beats=beats), view(own(Role.MASTER, ONE), beats=beats)):
+        assert nodes(group_status("g", seen, ""))[2].state == "leaving"
+
+
+def fixed(node: Own, **fields: Any) -> FixedView:
+    return FixedView(
+        now=NOW,
+        settings=HaSettings(),
+        own=node,
+        master=ONE.id,
+        replica_ids=frozenset({2, 3}),
+        started_at=NOW - 60,
+        incomplete=False,
+        **fields,
+    )
+
+
+def test_a_fixed_master_has_the_id_0() -> None:
+    master = own(Role.MASTER, ONE, required=frozenset({ONE, TWO}))
+    links = {TWO: link(TWO), Member(4, "d"): link(Member(4, "d"), behind_s=2.0, flushed_end=90)}
+    status = fixed_status("g", fixed(master, links=links), ADDRESS, "")
+    assert (status.epoch, status.master, status.in_sync) == (5, 0, (0, 2))
+    assert status.nodes == (
+        NodeStatus(0, ADDRESS, "master", "in sync", 0, 0),
+        NodeStatus(2, "", "replica", "in sync", 0, 0),
+        NodeStatus(3, "", "replica", "gone", None, None),
+        NodeStatus(4, "", "replica", "catching up", 10, 2000),
+    )
+
+
+def test_a_fixed_replica_knows_its_master() -> None:
+    replica = own(Role.REPLICA, TWO)
+    streaming = connected(state=SourceState.STREAMING)
+    assert fixed_status("g", fixed(replica, source=streaming), ADDRESS, "h:1").nodes == (
+        NodeStatus(0, "h:1", "master", "in sync"),
+        NodeStatus(2, ADDRESS, "replica", "catching up"),
+    )
+    alone = fixed_status("g", fixed(replica), ADDRESS, "")
+    assert [node.state for node in alone.nodes] == ["gone", "waiting"]
+
+
+def test_the_register_alone_shows_the_last_beats() -> None:
+    beats = [
+        beat(ONE, client_address="h:1").beat,
+        beat(TWO, flushed_end=70, state=NodeState.FAILED, client_address="h:2").beat,
+    ]
+    status = register_status("g", RECORD, beats)
+    assert status.in_sync == (1, 2, 3)
+    assert status.nodes == (
+        NodeStatus(1, "h:1", "master", "in sync", 0, None),
+        NodeStatus(2, "h:2", "replica", "failed", 30, None),
+        NodeStatus(3, "", "replica", "gone", None, None),
+    )
+
+
+def test_a_status_survives_the_wire() -> None:
+    status = group_status("g", view(own(Role.MASTER, ONE)), ADDRESS)
+    assert GroupStatus.decode(status.encode()) == status
+    assert list(msgspec.json.decode(status.encode())) == [
+        *("name", "epoch", "master", "min_in_sync", "in_sync", "nodes")
+    ]
+
+
+def test_a_broker_alone_is_its_own_group() -> None:
+    status = StandAlone("broker-a", ADDRESS).status()
+    assert status.node(status.master) == NodeStatus(0, ADDRESS, "master", "in sync", 0, 0)

@@ -1,0 +1,209 @@
+"""A change of the record stays pending until a read proves that it is decided."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from metaq.ha.actions import Swap
+from metaq.ha.conducting.boot_clock import BootClock
+from metaq.ha.group_record import GroupKeys
+from metaq.ha.registers.memory_register import Call, Fault, MemoryRegister, MemoryStore, Operation
+from metaq.ha.registers.register_session import RegisterSession
+from metaq.ha.settings import HaSettings
+from metaq.ha.view import SwapPurpose
+from tests.support.ha_views import ONE, RECORD, TWO, beat
+
+KEYS = GroupKeys("cluster", "broker")
+QUICK = HaSettings(poll_interval_s=0.01, urgent_poll_interval_s=0.001)
+PAIR = RECORD.replace(in_sync=(ONE, TWO))
+
+
+class World:
+    """A register with a group, and one node's session with it."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.store.swap(KEYS.group, 0, PAIR.encode())
+        self.faults: dict[Operation, Fault] = {}
+        self.looks = 0
+        register = MemoryRegister(self.store, "node-1", fault=self._fault)
+        self.session = RegisterSession(register, KEYS, QUICK, BootClock(), self._looked)
+
+    def _fault(self, call: Call) -> Fault:
+        return self.faults.get(call.operation, Fault.NONE)
+
+    def _looked(self) -> None:
+        self.looks += 1
+
+    def swap(self) -> asyncio.Task[None]:
+        """Begins to add node 3 to the set."""
+        revision = self.session.view(BootClock().now()).revision
+        self.session.begin_swap(Swap(SwapPurpose.EXPAND, revision, RECORD))
+        return asyncio.ensure_future(self.session.finish_swap())
+
+    @property
+    def readable(self) -> bool:
+        return self.session.view(BootClock().now()).readable
+
+
+Scenario = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def run(scenario: Scenario) -> None:
+    async def play() -> None:
+        world = World()
+        assert await world.session.first_read() == "memory"
+        await scenario(world)
+
+    asyncio.run(asyncio.wait_for(play(), 30))
+
+
+def test_a_swap_that_succeeds_is_seen_at_once() -> None:
+    async def scenario(world: World) -> None:
+        await world.swap()
+        assert world.session.pending is None
+        assert world.session.view(BootClock().now()).record == RECORD
+
+    run(scenario)
+
+
+def test_a_lost_answer_is_settled_by_reading() -> None:
+    async def scenario(world: World) -> None:
+        world.faults[Operation.COMPARE_AND_SWAP] = Fault.LOST_ANSWER
+        await world.swap()
+        assert world.session.pending is None
+        assert world.session.view(BootClock().now()).record == RECORD
+
+    run(scenario)
+
+
+def test_a_late_swap_stays_pending_though_a_read_shows_the_old_record() -> None:
+    async def scenario(world: World) -> None:
+        world.faults[Operation.COMPARE_AND_SWAP] = Fault.LATE
+        await world.swap()
+        pending = world.session.pending
+        assert pending is not None
+        assert (pending.in_flight, pending.record) == (False, RECORD)
+        assert world.session.view(BootClock().now()).record == PAIR
+        # Asking again settles it, and the late one comes to nothing.
+        world.faults.clear()
+        await world.swap()
+        assert world.session.pending is None
+        late = world.store.apply_late()
+        assert [outcome.value for outcome in late] == ["conflict"]
+
+    run(scenario)
+
+
+def test_a_swap_that_was_certainly_not_applied_is_over() -> None:
+    async def scenario(world: World) -> None:
+        world.faults[Operation.COMPARE_AND_SWAP] = Fault.UNAVAILABLE
+        await world.swap()
+        assert world.session.pending is None
+        assert world.session.view(BootClock().now()).record == PAIR
+
+    run(scenario)
+
+
+def test_a_refused_retry_does_not_settle_the_first_attempt() -> None:
+    async def scenario(world: World) -> None:
+        world.faults[Operation.COMPARE_AND_SWAP] = Fault.LATE
+        await world.swap()
+        world.faults[Operation.COMPARE_AND_SWAP] = Fault.UNAVAILABLE
+        await world.swap()
+        assert world.session.pending is not None
+        world.store.apply_late()
+        await world.session.read()
+        assert world.session.pending is None
+
+    run(scenario)
+
+
+def test_while_reads_fail_the_outcome_stays_open() -> None:
+    async def scenario(world: World) -> None:
+        world.faults[Operation.COMPARE_AND_SWAP] = Fault.LOST_ANSWER
+        world.faults[Operation.LIST] = Fault.UNAVAILABLE
+        swap = world.swap()
+        while world.readable:
+            await asyncio.sleep(0)
+        assert world.session.pending is not None
+        assert world.session.pending.in_flight
+        world.faults.clear()
+        await swap
+        assert world.session.pending is None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("value", [b"{", PAIR.replace(epoch=4).encode()])
+def test_a_record_that_cannot_be_believed_changes_nothing(value: bytes) -> None:
+    async def scenario(world: World) -> None:
+        world.session.promised_epoch, world.session.joined = 5, True
+        world.store.swap(KEYS.group, world.store.values[KEYS.group].revision, value)
+        assert not await world.session.read()
+        assert not world.readable
+        assert world.session.view(BootClock().now()).record == PAIR
+
+    run(scenario)
+
+
+def test_a_record_that_is_gone_changes_nothing() -> None:
+    async def scenario(world: World) -> None:
+        world.session.promised_epoch, world.session.joined = 5, True
+        del world.store.values[KEYS.group]
+        assert not await world.session.read()
+        assert world.session.view(BootClock().now()).record == PAIR
+
+    run(scenario)
+
+
+def test_another_register_under_the_same_address_is_not_read() -> None:
+    async def scenario(world: World) -> None:
+        world.faults[Operation.LIST] = Fault.UNAVAILABLE
+        assert not await world.session.read()
+        world.faults.clear()
+        world.store.cluster_id = "another"
+        assert not await world.session.read()
+        world.store.cluster_id = "memory"
+        assert await world.session.read()
+
+    run(scenario)
+
+
+def test_beats_are_timed_by_the_change_that_this_node_sees() -> None:
+    async def scenario(world: World) -> None:
+        other = beat(TWO).beat
+        assert await world.session.write_beat(other)
+        await world.session.read()
+        first = world.session.beats[2]
+        await world.session.read()
+        assert world.session.beats[2] is first
+        assert await world.session.write_beat(beat(TWO, sequence=2).beat)
+        await world.session.read()
+        assert world.session.beats[2].changed_at > first.changed_at
+
+    run(scenario)
+
+
+def test_a_damaged_beat_is_left_out() -> None:
+    async def scenario(world: World) -> None:
+        world.store.swap(KEYS.beat(2), 0, b"nonsense")
+        world.store.swap(KEYS.beat(3), 0, beat(TWO).beat.encode())
+        assert await world.session.read()
+        assert world.session.beats == {}
+
+    run(scenario)
+
+
+def test_a_beat_without_an_answer_does_not_count() -> None:
+    async def scenario(world: World) -> None:
+        world.faults[Operation.COMPARE_AND_SWAP] = Fault.LOST_ANSWER
+        assert not await world.session.write_beat(beat(ONE).beat)
+        world.faults[Operation.COMPARE_AND_SWAP] = Fault.UNAVAILABLE
+        assert not await world.session.write_beat(beat(ONE).beat)
+
+    run(scenario)

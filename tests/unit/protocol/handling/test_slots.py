@@ -1,0 +1,57 @@
+"""Slots of requests under way, and the limits of those that wait for other clients."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.protocol.errors import Refused
+from metaq.protocol.handling.slots import QuestionLimits, Questions, Slots
+
+
+def test_a_connection_is_paused_while_it_has_its_share() -> None:
+    paused: list[tuple[int, bool]] = []
+    slots = Slots(5, 2, lambda connection, pause: paused.append((connection, pause)))
+    slots.take(1)
+    assert (slots.free, paused) == (4, [])
+    slots.take(1)
+    slots.take(2)
+    assert (slots.free, paused) == (2, [(1, True)])
+    slots.take(1)
+    slots.give_back(1)
+    assert paused == [(1, True)], "one that came back from a wait exceeds the share for a moment"
+    slots.give_back(1)
+    slots.give_back(1)
+    slots.give_back(2)
+    assert (slots.free, paused) == (5, [(1, True), (1, False)])
+
+
+def test_questions_are_bounded_by_connection_and_in_all() -> None:
+    questions = Questions(
+        QuestionLimits(count_max=3, bytes_max=100, per_connection_max=2, bytes_per_connection_max=50)
+    )
+    questions.add(1, 10)
+    questions.add(1, 10)
+    with pytest.raises(Refused, match="questions_per_connection_max") as refused:
+        questions.add(1, 0)
+    assert refused.value.code == 2
+    questions.add(2, 45)
+    with pytest.raises(Refused, match="questions_max"):
+        questions.add(3, 0)
+    questions.remove(1, 10)
+    with pytest.raises(Refused, match="questions_bytes_per_connection_max"):
+        questions.add(2, 6)
+    with pytest.raises(Refused, match="questions_bytes_max"):
+        questions.add(3, 46)
+    questions.add(3, 45)
+    for connection, size in ((1, 10), (2, 45), (3, 45)):
+        questions.remove(connection, size)
+    assert len(questions) == 0
+    questions.add(1, 1_000)
+    assert len(questions) == 1, "one question may be as large as it is"
+
+
+def test_one_client_is_asked_no_more_than_it_may_be_whoever_asks() -> None:
+    limits = QuestionLimits(per_client_max=2)
+    limits.check_client(1)
+    with pytest.raises(Refused, match="questions_per_client_max"):
+        limits.check_client(2)
