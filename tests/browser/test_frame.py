@@ -11,7 +11,14 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 import metaq
 from metaq.admin import Admin
-from tests.support.browser import PHONE, Complaints, SignedIn, check_accessible, fits_width
+from tests.support.browser import (
+    PHONE,
+    Complaints,
+    SignedIn,
+    check_accessible,
+    check_dark_colours,
+    fits_width,
+)
 from tests.support.metaq import Metaq
 
 PAGES = (
@@ -45,8 +52,7 @@ def test_every_page_is_accessible_in_both_colours(open_page: Callable[..., Page]
     page.goto(path)
     expect(page.locator("h1")).to_be_visible()
     check_accessible(page)
-    page.emulate_media(color_scheme="dark")
-    check_accessible(page)
+    check_dark_colours(page)
 
 
 @pytest.mark.parametrize("path", PAGES)

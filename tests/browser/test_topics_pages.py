@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 import metaq
 from metaq.admin import Admin
-from tests.support.browser import PHONE, Complaints, check_accessible, fits_width
+from tests.support.browser import PHONE, Complaints, check_accessible, check_dark_colours, fits_width
 from tests.support.invoking import CommandLine
 from tests.support.metaq import Metaq
 from tests.support.waiting import wait_until
@@ -54,8 +54,7 @@ def test_every_tab_has_an_address_and_is_accessible(page: Page) -> None:
         expect(page.locator(".tabs [aria-current]")).to_be_visible()
         if tab in ("", "/live", "/queues"):
             check_accessible(page)
-    page.emulate_media(color_scheme="dark")
-    check_accessible(page)
+    check_dark_colours(page)
 
 
 def test_a_phone_shows_every_tab_in_chinese(open_page: Callable[..., Page]) -> None:

@@ -3,7 +3,7 @@
 `make test` writes an archive of their classes once (`tests/support/apache_archive.py`), with which they start
 with half the work; the tests also pass without it.
 
-Set-up fetches the servers from here while the native module is still being built, so nothing here imports metaq.
+Set-up fetches the servers while the native module is still being built, so nothing here imports metaq.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes an archive of the classes of Apache's servers, so that they start with half the work.
 
-    python -m tests.support.apache_archive
+python -m tests.support.apache_archive
 """
 
 from __future__ import annotations

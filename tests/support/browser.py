@@ -35,7 +35,12 @@ ARGUMENTS = (
 TIMEOUT_MS = 30_000
 WIDE = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
-AXE_OPTIONS = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
+# Without `resultTypes`, axe-core also describes every element that is fine.
+AXE_OPTIONS = {
+    "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]},
+    "resultTypes": ["violations"],
+}
+CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}, "resultTypes": ["violations"]}
 
 
 @contextmanager
@@ -118,9 +123,9 @@ def sign_in(browser: Browser, link: str) -> SignedIn:
     return SignedIn(urljoin(link, "./"), state)
 
 
-def violations(page: Page) -> list[str]:
+def violations(page: Page, options: dict[str, Any] = AXE_OPTIONS) -> list[str]:
     """Returns what axe-core finds on a page: the rule, and the elements that break it."""
-    found = Axe().run(page, options=AXE_OPTIONS).response["violations"]
+    found = Axe().run(page, options=options).response["violations"]
     return [
         f"{violation['id']}: {violation['help']}: {node['html'][:160]} {node.get('failureSummary', '')[:200]}"
         for violation in found
@@ -131,6 +136,13 @@ def violations(page: Page) -> list[str]:
 def check_accessible(page: Page) -> None:
     """Fails if somebody with a screen reader, or with weak eyes, cannot use the page."""
     found = violations(page)
+    assert not found, "\n".join(found)
+
+
+def check_dark_colours(page: Page) -> None:
+    """Fails if some text is hard to read in dark colours. No other rule depends on colours."""
+    page.emulate_media(color_scheme="dark")
+    found = violations(page, CONTRAST)
     assert not found, "\n".join(found)
 
 

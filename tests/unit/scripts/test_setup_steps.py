@@ -1,4 +1,4 @@
-"""`make setup-test` fetches other people's programs while the native module is being built: no metaq is there yet."""
+"""`make setup-test` fetches programs of others while the native module is built: nothing may import metaq."""
 
 from __future__ import annotations
 
