@@ -12,13 +12,12 @@ from metaq._core import LinkListener, LinkSocket
 from metaq.broker.replication.options import ReplicationOptions
 from metaq.ha.group_record import Member
 from metaq.ha.handshake import Follow, Identity, LinkRefused, OwnLog, Refused, SendTail, Welcome, admit
+from metaq.protocol.handling.peer_log import PeerLog
 
 _log = logging.getLogger(__name__)
 
 HANDSHAKES_MAX = 16
 """Connections that may be in their handshake at the same time. More are closed at once."""
-COMPLAINT_INTERVAL_S = 60.0
-COMPLAINTS_MAX = 1_000
 
 
 class Host(Protocol):
@@ -47,8 +46,8 @@ class LinkPort:
         self.port = listener.port
         """The bound port."""
         self._pool = ThreadPoolExecutor(HANDSHAKES_MAX, "metaq-link")
+        self._complaints = PeerLog()
         self._under_way: dict[asyncio.Task[None], LinkSocket] = {}
-        self._complaints: dict[tuple[str, str], float] = {}
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(listener.fileno(), self._accept)
 
@@ -96,15 +95,10 @@ class LinkPort:
             socket.close()
 
     def _complain(self, remote: str, reason: str) -> None:
-        """Logs who was refused and why, but the same reason for the same host only once in a while."""
-        now = self._loop.time()
-        key = (remote.rpartition(":")[0], reason)
-        if now - self._complaints.get(key, -COMPLAINT_INTERVAL_S) < COMPLAINT_INTERVAL_S:
-            return
-        if len(self._complaints) >= COMPLAINTS_MAX:
-            self._complaints.clear()
-        self._complaints[key] = now
-        _log.warning("the replication port refuses %s: %s", remote, reason)
+        """Logs who was refused and why. Peers choose parts of the reason, so it does not count as one."""
+        self._complaints.write(
+            _log, logging.WARNING, remote, "the replication port refuses %s: %s", remote, reason
+        )
 
     def _admit(self, socket: LinkSocket) -> tuple[Identity, Follow | SendTail]:
         host = self._host
