@@ -87,9 +87,11 @@ prometheus_advice="Prometheus 2.40 or newer (prometheus and promtool on the PATH
 install_prometheus() { install_programs prometheus prometheus promtool; }
 
 # Debian's Chromium, which Playwright drives, and a font with Chinese characters.
-have_browser() { command -v chromium >/dev/null && fc-list :lang=zh 2>/dev/null | grep -q .; }
-browser_packages="chromium fontconfig fonts-wqy-microhei"
-browser_advice="Chromium (chromium on the PATH) and a font with Chinese characters, for the tests of the console"
+have_browser() {
+    { command -v chromium-headless-shell || command -v chromium; } >/dev/null && fc-list :lang=zh 2>/dev/null | grep -q .
+}
+browser_packages="chromium-headless-shell fontconfig fonts-wqy-microhei"
+browser_advice="Chromium (chromium-headless-shell or chromium on the PATH) and a font with Chinese characters, for the tests of the console"
 
 # systemd-analyze checks the units; the tests run a systemd of their own in a container.
 have_systemd() { command -v systemd-analyze >/dev/null && command -v systemd-nspawn >/dev/null; }
