@@ -14,6 +14,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python compiles modules when it first needs them, which is few of Spark's and pandas'.
+export PIP_NO_COMPILE := 1
 
 hash_of = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
 # Only `make bench` needs the clients that ours is compared with.
