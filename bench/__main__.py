@@ -26,6 +26,7 @@ from bench.binlog import binlog
 from bench.clients import kafka
 from bench.clients.task import READ_COUNT
 from bench.clients.workloads import CLIENT_WORKLOADS
+from bench.console import console
 from bench.page_cache import filled_page_cache
 from bench.servers import Options
 from bench.switch import switch
@@ -36,7 +37,7 @@ from metaq.errors import CommandError
 from tests.support.apache import VERSION, apache_classpath
 from tests.support.maven import REPOSITORY_ROOT
 
-WORKLOADS = {**BROKER_WORKLOADS, **CLIENT_WORKLOADS, "binlog": binlog, "switch": switch}
+WORKLOADS = {**BROKER_WORKLOADS, **CLIENT_WORKLOADS, "binlog": binlog, "switch": switch, "console": console}
 _PEER_CLIENTS = ("confluent-kafka", "aiokafka", "pyspark")
 _ROUND_S_MIN = 13
 """A tool needs ten seconds for its first report, and a few to start."""

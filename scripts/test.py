@@ -50,8 +50,9 @@ APART_FOLDERS = (
     "tests/spark",
 )
 """Folders whose tests run in the suites above."""
-AT_ONCE = 8
-"""Most suites wait more than they compute, so more of them run at once than there are cores."""
+AT_ONCE = 6
+"""Most suites wait more than they compute, so more of them run at once than there are cores. With many more, the
+servers and pages of slow suites only cost CPU time for longer."""
 
 
 @dataclass(frozen=True)

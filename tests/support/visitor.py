@@ -51,15 +51,18 @@ class Visitor:
         connection = self.connect()
         try:
             sent = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
-            if self.cookies:
-                sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-            connection.request(method, path, body, sent)
+            connection.request(method, path, body, {**sent, **self.headers()})
             answer = connection.getresponse()
             text = answer.read().decode(errors="replace")
         finally:
             connection.close()
         self._take_cookies(answer.headers)
         return Answer(answer.status, answer.headers, text)
+
+    def headers(self) -> dict[str, str]:
+        """Returns the header with the cookies, for requests on a connection of one's own."""
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        return {"Cookie": cookies} if cookies else {}
 
     def connect(self) -> http.client.HTTPConnection:
         host, port = self._address.hostname or "", self._address.port
