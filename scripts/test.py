@@ -51,8 +51,8 @@ APART_FOLDERS = (
 )
 """Folders whose tests run in the suites above."""
 AT_ONCE = 6
-"""Most suites wait more than they compute, so more of them run at once than there are cores. With too many, each
-takes longer, and its idle servers and open pages cost CPU time all the while."""
+"""Most suites wait more than they compute, so more of them run at once than there are cores. With too many,
+each takes longer, and its idle servers and open pages cost CPU time all the while."""
 
 
 @dataclass(frozen=True)
