@@ -28,6 +28,17 @@ from tests.support.broker_cluster import connected
 from tests.support.waiting import run
 
 
+def test_a_number_of_checks_that_a_producer_made_up_does_not_hide_the_list(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        async with opened(tmp_path, clock) as (broker, client), aio.Admin("127.0.0.1:1") as admin:
+            await begin(client, b"a", clock, UNIQ_KEY="A", TRANSACTION_CHECK_TIMES="9" * 5_000)
+            found = await admin.transactions.list(broker=broker.address)
+            assert [(each.id, each.checks) for each in found.transactions] == [("A", 0)]
+
+    run(scenario)
+
+
 def test_open_transactions_are_listed_oldest_first(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)

@@ -16,7 +16,7 @@ use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
 /// Properties that a committed message no longer has.
 const HALF_PROPERTIES: [&str; 4] = ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "METAQ_HALF_BEFORE"];
 
-/// Who ends a transaction.
+/// The side that ends a transaction.
 #[derive(Clone, Copy)]
 pub(super) enum EndedBy {
     /// A producer is asked again if its rollback is lost with a kill, so the rollback is written with later ends.

@@ -21,7 +21,7 @@ const DONE_OFFSETS_MAX: usize = 512;
 const BEFORE: &str = "METAQ_HALF_BEFORE";
 /// The queue offset of the first copy of a half message that holds many: its driver knows that one.
 const FIRST: &str = "METAQ_HALF_FIRST";
-const CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
+pub(crate) const CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
 /// The same in a copy that Apache's broker made while the original was immune.
 const APACHE_BEFORE: &str = "TRAN_PREPARED_QUEUE_OFFSET";
 const READ_RECORDS: usize = 512;

@@ -202,6 +202,22 @@ fn a_checked_transaction_ends_under_its_first_and_its_newest_place() {
 }
 
 #[test]
+fn a_producer_cannot_count_the_checks_of_its_transaction() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    for number in ["15".to_owned(), "9".repeat(5_000)] {
+        let counted = [("TRANSACTION_CHECK_TIMES", number.as_str())];
+        begin(&plane, &mut client, "m", &counted);
+        let half = plane.read(HALF_TOPIC, 0).pop().unwrap();
+        assert!(!half.properties.contains_key("TRANSACTION_CHECK_TIMES"), "{:?}", half.properties);
+        let sent = client.ask(SEND_MESSAGE_V2, &send_fields(&properties(&counted)), b"m");
+        assert_eq!(sent.code, response_code::SUCCESS);
+        let other = plane.read(TOPIC, 0).pop().unwrap();
+        assert_eq!(other.properties["TRANSACTION_CHECK_TIMES"], number, "other messages keep theirs");
+    }
+}
+
+#[test]
 fn a_transaction_that_was_given_up_can_be_resumed() {
     let plane = Plane::with(|setup| setup.topics.push(topic("given_up")));
     let mut client = plane.connect();
