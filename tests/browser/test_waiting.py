@@ -227,6 +227,18 @@ def test_pipelines_show_their_state_rate_lag_and_error(
     expect(page).to_have_url(re.compile(f"/topics/{DELAYED}"))
 
 
+def test_many_pipelines_have_pages(page: Page, admin: Admin, reports: dict[str, PipelineReport]) -> None:
+    for number in range(51):
+        admin.pipelines.send(
+            replace(reports["running"], name=f"paged-{number:02}", run=uuid4().hex, topics=())
+        )
+    page.goto("/pipelines?q=paged-")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(row(page, "paged-50")).to_be_visible()
+
+
 @pytest.mark.parametrize("path", ["/delayed", "/transactions", "/pipelines"])
 def test_waiting_messages_on_a_phone_in_chinese(
     open_page: Callable[..., Page],

@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 
 AT_ONCE_MAX: Final = 16
 """Requests that one call has under way."""
+UNKNOWN_REQUEST: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+"""The answer of a broker that does not know a request of ours: it is Apache's, or older."""
 
 
 class Calls:

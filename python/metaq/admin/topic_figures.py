@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
-from metaq.admin.calls import Calls, in_parallel
+from metaq.admin.calls import UNKNOWN_REQUEST, Calls, in_parallel
 from metaq.admin.kinds import topic_kind, topics_of_brokers
 from metaq.admin.results import TopicFigures, TopicKind, TopicName, TopicOverview
 from metaq.protocol.admin import ViewBrokerStatsData
@@ -27,7 +27,6 @@ from metaq.protocol.topics import GetAllTopicConfig, GetTopicConfig, GetTopicSta
 PAGES_MAX: Final = 1_000
 JOINED_AT_ONCE: Final = 500
 """Topics or groups that are added up before other coroutines run."""
-UNKNOWN_REQUEST: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 class _Stats(TopicStatsTable):

@@ -23,6 +23,7 @@ from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.requests.health import HealthParts, HealthRequests
 from metaq.broker.requests.open_transactions import OpenTransactions
+from metaq.broker.requests.operator_gate import OperatorGate
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
 from metaq.broker.state.recall_key import load_recall_key
@@ -123,7 +124,7 @@ class Master:
         undo.push_async_callback(self._stop_plane)
         self.plane.start()
         undo.push_async_callback(node.pump.hand_over, NO_ROLE)
-        await node.pump.hand_over(self.handlers)
+        await node.pump.hand_over(OperatorGate(self.handlers, node.options.operator_requests))
         undo.push_async_callback(node.functions.stop)
         node.functions.start(self.plane)
 

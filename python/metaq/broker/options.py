@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from metaq.broker.functions.process import WorkerSettings
 from metaq.broker.replication.options import ReplicationOptions
@@ -17,6 +18,9 @@ never has two readers, even though a lease is taken away without asking."""
 
 REGISTER_INTERVAL_S_MIN = 10.0
 REGISTER_INTERVAL_S_MAX = 60.0
+
+
+OperatorSources = Literal["local", "any", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class BrokerOptions:
     transaction_renew_s: float = 120.0
     """A half message that waits longer than this, such as an immune one, is stored again: the queue before it
     can then be forgotten, and a restart has little to read."""
+    operator_requests: OperatorSources = "local"
+    """The machines from which operators may list and end delayed messages and open transactions."""
     send_default: Rates = NO_LIMIT
     """The limit for topics without a limit of their own."""
     consume_default: Rates = NO_LIMIT

@@ -14,6 +14,7 @@ from metaq.broker.node import NO_ROLE, Node
 from metaq.broker.requests.admin import Admin, AdminParts, concerns_process, parse_properties
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.requests.health import HealthParts, HealthRequests
+from metaq.broker.requests.operator_gate import OperatorGate
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
 from metaq.journal.journal import Entry
@@ -164,7 +165,7 @@ class Replica:
         undo.push_async_callback(asyncio.to_thread, self.plane.stop)
         self.plane.start()
         undo.push_async_callback(node.pump.hand_over, NO_ROLE)
-        await node.pump.hand_over(self.handlers)
+        await node.pump.hand_over(OperatorGate(self.handlers, node.options.operator_requests))
         undo.push_async_callback(node.functions.stop)
         node.functions.start(self.plane)
 

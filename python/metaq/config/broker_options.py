@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaq.config.kinds import Bytes, Flag, Number, Paths, Seconds, Sources, Text
+from metaq.config.kinds import Bytes, Choice, Flag, Number, Paths, Seconds, Sources, Text
 from metaq.config.option import NAME, section
 from metaq.settings import GIB, KIB, MIB
 
@@ -191,6 +191,12 @@ BROKER = section(
         "recall_by_property",
         Flag(),
         "Let a message with TIMER_DEL_UNIQKEY recall another one; anybody who knows its key may then.",
+    ),
+    (
+        "operator_requests",
+        Choice(("local", "any", "none")),
+        "local",
+        "Where requests about delayed messages and open transactions may come from; local is this machine.",
     ),
     ("topics_max", Number(1, 1_000_000), 100_000, "Topics of the broker at most."),
     ("groups_max", Number(1, 1_000_000), 100_000, "Consumer groups of the broker at most."),

@@ -103,6 +103,7 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         transaction_check_interval_s=config["transaction_check_interval_s"],
         transaction_check_max=config["transaction_check_max"],
         transaction_renew_s=config["transaction_renew_s"],
+        operator_requests=config["operator_requests"],
         send_default=Rates(config["topic_messages_per_second"], config["topic_bytes_per_second"]),
         consume_default=Rates(config["group_messages_per_second"], config["group_bytes_per_second"]),
         replication=replication_options(

@@ -124,6 +124,17 @@ SYSTEM_NAMES: Final = frozenset(
 """Names that users can neither set nor see among their own properties."""
 
 
+NUMBER_DIGITS_MAX: Final = 18
+"""A longer number is not one of the system's, and Python refuses to read very long ones."""
+
+
+def number_of(value: str | None) -> int:
+    """The number in a property that senders may have written; 0 if it is none."""
+    if value is None or len(value) > NUMBER_DIGITS_MAX or not (value.isascii() and value.isdecimal()):
+        return 0
+    return int(value)
+
+
 def encode_properties(properties: Mapping[str, str]) -> str:
     """Writes `name 0x01 value 0x02` for each property."""
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from metaq.admin import Admin, PipelineReport
@@ -15,7 +16,7 @@ from metaq.admin.pipelines import report_topic
 from metaq.admin.pipelines.report_topic import PULLS_MAX
 from metaq.errors import NoRoute
 from metaq.protocol.command import Command
-from metaq.protocol.messages import PullMessage
+from metaq.protocol.messages import PullMessage, SendMessageV2
 from metaq.protocol.names import PIPELINE_REPORTS_TOPIC
 from tests.integration.admin.conftest import Served
 from tests.support.metaq import Metaq
@@ -97,6 +98,24 @@ def test_reports_are_sent_and_listed(admin: Admin, cluster: Served, monkeypatch:
 
     expected = {over.run, runs[1].run, runs[2].run}
     assert eventually(fresh, lambda found: found == expected, 60, "the newest and the last reports")
+
+
+def test_a_message_that_cannot_be_decompressed_hides_no_report(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command_of = report_topic._command
+
+    def compressed(*given: Any) -> SendMessageV2:
+        return msgspec.structs.replace(command_of(*given), sys_flag=1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(report_topic, "_command", compressed)
+        for state in ("running", "ended"):
+            admin.pipelines.send(report(state=state))
+    readable = report()
+    admin.pipelines.send(readable)
+    wait_until(lambda: readable.run in [found.run for found in admin.pipelines.list().reports])
+    admin.topics.delete(PIPELINE_REPORTS_TOPIC)
 
 
 def test_without_brokers_nobody_knows_the_pipelines(tmp_path: Path) -> None:

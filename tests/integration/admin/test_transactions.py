@@ -11,6 +11,7 @@ from metaq._core import Clock
 from metaq.admin import Admin, OpenTransaction, aio
 from metaq.errors import NoSuchMessage, NotSupported, UsageError
 from metaq.protocol import names
+from metaq.protocol.errors import Refused
 from tests.integration.admin.conftest import Served
 from tests.integration.test_broker_transactions import (
     COMMIT,
@@ -26,6 +27,35 @@ from tests.integration.test_broker_transactions import (
 )
 from tests.support.broker_cluster import connected
 from tests.support.waiting import run
+
+
+def test_operators_requests_may_be_forbidden(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        closed = opened(tmp_path, clock, operator_requests="none")
+        async with closed as (broker, client), aio.Admin("127.0.0.1:1") as admin:
+            half = await begin(client, b"a", clock)
+            for call in (
+                admin.transactions.list(broker=broker.address),
+                admin.transactions.decide(half.msg_id, "rollback", broker=broker.address),
+                admin.delayed.list(broker=broker.address),
+            ):
+                with pytest.raises(Refused, match="operator_requests"):
+                    await call
+            assert open_count(broker) == 1
+
+    run(scenario)
+
+
+def test_a_number_of_checks_that_a_producer_made_up_does_not_hide_the_list(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        async with opened(tmp_path, clock) as (broker, client), aio.Admin("127.0.0.1:1") as admin:
+            await begin(client, b"a", clock, UNIQ_KEY="A", TRANSACTION_CHECK_TIMES="9" * 5_000)
+            found = await admin.transactions.list(broker=broker.address)
+            assert [(each.id, each.checks) for each in found.transactions] == [("A", 0)]
+
+    run(scenario)
 
 
 def test_open_transactions_are_listed_oldest_first(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ const QUIET_MS: Range<u64> = 1_000..1_000 + 2 * CARE_INTERVAL.as_millis() as u64
 /// A frame of this size that has been arriving for this long comes from a peer that trickles it.
 const TRICKLE_BYTES: usize = 256 * 1024;
 const TRICKLE_MS: u64 = 1_000;
+/// A peer that has had answers to read for this long makes room for a long frame of another one.
+const UNREAD_MS: u64 = 1_000;
 /// The least time between two looks for the worst peers while the budget is nearly used up.
 const CUT_PAUSE: Duration = Duration::from_millis(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -366,9 +368,11 @@ impl Shared {
 
 impl Shared {
     /// Closes peers until the budget has some room again: first those that do not read their answers, then those that
-    /// use most. Peers that trickle a long frame are closed before that, because others wait for their memory.
+    /// use most. Peers that trickle a long frame are closed before that, because others wait for their memory. For a
+    /// long frame that waits, only peers that do not read their answers are closed.
     fn cut_worst(&self) {
-        if !self.memory.is_wanted() {
+        let wanted = self.memory.take_wanted();
+        if wanted == 0 && !self.memory.is_scarce() {
             return;
         }
         let mut peers = self.peers();
@@ -378,13 +382,16 @@ impl Shared {
         for peer in peers.iter().filter(|peer| is_trickling(peer)) {
             self.cut(peer, "sends a frame too slowly");
         }
-        peers.sort_by_cached_key(|peer| Reverse((peer.is_closing(), peer.is_behind(), peer.memory.used())));
-        let (excess, mut freed) = (self.memory.excess(), 0);
+        // The memory of a peer that is closing is on its way back already.
+        let (closing, mut peers): (Vec<_>, Vec<_>) = peers.into_iter().partition(|peer| peer.is_closing());
+        let mut freed: usize = closing.iter().map(|peer| peer.memory.used()).sum();
+        peers.sort_by_cached_key(|peer| Reverse((does_not_read(peer), peer.is_behind(), peer.memory.used())));
+        let excess = self.memory.excess();
+        let lacking = self.memory.lacking(wanted).max(excess);
         for peer in &peers {
-            if freed >= excess {
+            if freed >= if does_not_read(peer) { lacking } else { excess } {
                 return;
             }
-            // The memory of a peer that is closing is on its way back already.
             freed += peer.memory.used();
             self.cut(
                 peer,
@@ -410,6 +417,10 @@ fn is_trickling(peer: &Peer) -> bool {
     !peer.is_behind()
         && peer.memory.used() > TRICKLE_BYTES
         && peer.partial_for_ms().is_some_and(|ms| ms > TRICKLE_MS)
+}
+
+fn does_not_read(peer: &Peer) -> bool {
+    peer.behind_for_ms().is_some_and(|ms| ms > UNREAD_MS)
 }
 
 /// Waits until no pass over requests uses the plane, which has been replaced.

@@ -11,7 +11,7 @@
 //!
 //! | up to | for |
 //! |---|---|
-//! | 7/8 | long frames, which ask with [`Buffers::reserve`] before they are read, and pulls that wait |
+//! | 7/8 | long frames, which ask with [`Buffers::reserve`] before they are read, and pulls that wait. While a long frame waits, [`crate::net::listener`] closes peers that do not read |
 //! | 15/16 | answers to peers that have much already. Beyond this mark [`crate::net::listener`] closes the worst peers |
 //! | all of it | short frames, answers to peers that have little, and requests on their way to Python |
 //!
@@ -19,7 +19,7 @@
 //! the system.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
@@ -39,8 +39,8 @@ pub struct Memory {
     peak: AtomicUsize,
     bytes_max: usize,
     is_tight: Notify,
-    /// A long frame waits for room since [`Memory::is_wanted`] was last called.
-    is_wanted: AtomicBool,
+    /// The bytes of the longest frame that has asked in vain since [`Memory::take_wanted`] was last called.
+    wanted: AtomicUsize,
     /// The same bytes where they are kept for a group, and what the control plane keeps for it.
     pub groups: GroupMemory,
 }
@@ -52,7 +52,7 @@ impl Memory {
             peak: AtomicUsize::new(0),
             bytes_max,
             is_tight: Notify::new(),
-            is_wanted: AtomicBool::new(false),
+            wanted: AtomicUsize::new(0),
             groups: GroupMemory::new(group_bytes_max),
         })
     }
@@ -79,9 +79,14 @@ impl Memory {
         self.used() >= self.reservable()
     }
 
-    /// Whether somebody needs memory that others have. Asking forgets the frames that had to wait; they try again.
-    pub fn is_wanted(&self) -> bool {
-        self.is_wanted.swap(false, Relaxed) || self.is_scarce()
+    /// The bytes that the longest waiting frame asked for; 0 if none waits. Asking forgets the frames: they try again.
+    pub fn take_wanted(&self) -> usize {
+        self.wanted.swap(0, Relaxed)
+    }
+
+    /// The bytes that others must give back before a long frame of this size fits.
+    pub fn lacking(&self, wanted: usize) -> usize {
+        if wanted == 0 { 0 } else { self.used().saturating_add(wanted).saturating_sub(self.reservable()) }
     }
 
     /// The part of the budget that long frames may take.
@@ -148,7 +153,7 @@ impl PeerMemory {
     fn reserve(&self, bytes: usize) -> bool {
         let has_room = self.take(bytes, self.all.reservable());
         if !has_room {
-            self.all.is_wanted.store(true, Relaxed);
+            self.all.wanted.fetch_max(bytes, Relaxed);
         }
         has_room
     }
@@ -337,9 +342,10 @@ mod tests {
         let (one, other) = (PeerMemory::new(&all, usize::MAX), PeerMemory::new(&all, usize::MAX));
         let (mut first, mut second) = (Buffers::new(&one), Buffers::new(&other));
         assert!(first.reserve(40 * STEP_BYTES));
-        assert!(!all.is_wanted());
-        assert!(!second.reserve(17 * STEP_BYTES) && !all.is_scarce());
-        assert!(all.is_wanted() && !all.is_wanted(), "the frame that waits asks again");
+        assert_eq!((all.take_wanted(), all.lacking(0)), (0, 0));
+        assert!(!second.reserve(17 * STEP_BYTES) && !second.reserve(18 * STEP_BYTES) && !all.is_scarce());
+        assert_eq!(all.lacking(18 * STEP_BYTES), 2 * STEP_BYTES);
+        assert_eq!([all.take_wanted(), all.take_wanted()], [18 * STEP_BYTES, 0], "the frame asks again");
         assert!(second.reserve(16 * STEP_BYTES));
         assert!(all.is_scarce() && !first.reserve(STEP_BYTES));
         assert_eq!((all.used(), all.peak(), all.excess()), (56 * STEP_BYTES, 56 * STEP_BYTES, 0));

@@ -30,8 +30,8 @@ pub struct Peer {
     closing: AtomicBool,
     end_reason: OnceLock<String>,
     active_ms: AtomicU64,
-    /// Whether the peer has answers to read that the socket does not take.
-    is_behind: AtomicBool,
+    /// Since when the peer has answers to read that the socket does not take, plus one; 0 while it has none.
+    behind_ms: AtomicU64,
     /// Nothing has come for a while, so buffers that hold nothing are to be given back.
     is_quiet: AtomicBool,
     /// When the first bytes of a frame that is not yet whole arrived, plus one; 0 while there is none.
@@ -68,7 +68,7 @@ impl Peer {
             closing: AtomicBool::new(false),
             end_reason: OnceLock::new(),
             active_ms: AtomicU64::new(0),
-            is_behind: AtomicBool::new(false),
+            behind_ms: AtomicU64::new(0),
             is_quiet: AtomicBool::new(false),
             partial_ms: AtomicU64::new(0),
             awaits_confirmation: AtomicBool::new(false),
@@ -209,11 +209,18 @@ impl Peer {
 
     /// Notes whether answers wait because the peer does not read.
     pub fn mark_behind(&self, is_behind: bool) {
-        self.is_behind.store(is_behind, Relaxed);
+        if is_behind != self.is_behind() {
+            self.behind_ms.store(if is_behind { self.now_ms() + 1 } else { 0 }, Relaxed);
+        }
     }
 
     pub fn is_behind(&self) -> bool {
-        self.is_behind.load(Relaxed)
+        self.behind_ms.load(Relaxed) > 0
+    }
+
+    /// How long answers have waited because the peer does not read them.
+    pub fn behind_for_ms(&self) -> Option<u64> {
+        since(self.now_ms(), self.behind_ms.load(Relaxed))
     }
 
     /// Makes the connection's task give back buffers that hold nothing.

@@ -12,7 +12,7 @@ use crate::net::peer::Peer;
 use crate::policy::Snapshot;
 use crate::send::properties::{self, Marks};
 use crate::timer::due_time::TIMER_NAMES;
-use crate::transaction::half::COPY_NOTES;
+use crate::transaction::half::{CHECK_TIMES, COPY_NOTES};
 use crate::transaction::open::HALF_TOPIC;
 
 pub(crate) const RETRY_PREFIX: &str = "%RETRY%";
@@ -87,6 +87,10 @@ pub fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u
         for name in COPY_NOTES {
             own = Cow::Owned(properties::without(&own, name));
         }
+    }
+    // A message that was committed after checks keeps their number, and may be sent on in another transaction.
+    if marks.check_times && marks.transactional {
+        own = Cow::Owned(properties::without(&own, CHECK_TIMES));
     }
     if marks.delay_level > 0 && marks.requested_time.is_asked() {
         for name in TIMER_NAMES {

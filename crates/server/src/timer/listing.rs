@@ -1,5 +1,7 @@
 //! Lists and counts of delayed messages, for operators. Every search has a limit, and none disturbs a delivery.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::atomic::Ordering::SeqCst;
 
 use metaq_store::{Filter, GetStatus, SCHEDULE_TOPIC, TIMER_TOPIC, TimerSearch, TimerSpans};
@@ -13,15 +15,12 @@ use crate::timer::delivery::{Timers, Waiting};
 const ENTRIES_MAX: u64 = 1 << 20;
 /// The same for the first due time alone.
 const FIRST_ENTRIES_MAX: u64 = 1 << 14;
-/// Records that one search reads if it is for one topic, in the timer log and in each delay level.
+/// Records that one search reads if it is for one topic, in the timer log and in all delay levels.
 const TOPIC_RECORDS_MAX: usize = 4_096;
-/// Bytes of records that one search reads, in the timer log and in each delay level.
+/// Bytes of records that one search reads, in the timer log and in all delay levels.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of records without bodies that one search returns.
 const HEADS_BYTES_MAX: usize = 1024 * 1024;
-/// Records of a delay level that are read at a time.
-const READ_RECORDS: usize = 256;
-const READ_BYTES: usize = 4 * 1024 * 1024;
 
 /// A search for messages that are due from `from_ms` up to but not including `to_ms`.
 pub struct DelayedSearch {
@@ -104,6 +103,14 @@ pub struct DelayedCounts {
     pub spans: Vec<u64>,
 }
 
+/// The place of a message in the queue of a delay level, in the order of due times.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    due_ms: i64,
+    level: usize,
+    queue_offset: i64,
+}
+
 /// The messages that wait for a delay level.
 pub struct LevelCount {
     pub level: usize,
@@ -173,10 +180,16 @@ impl Timers {
     fn waiting(&self, record: &Record<'_>) -> Option<DelayedMessage> {
         let is_timed = record.topic == TIMER_TOPIC.as_bytes();
         let waiting = Waiting::of(record).filter(|waiting| is_timed && !waiting.is_recall)?;
-        let outline = self.outline.lock().clone();
-        let is_recalled =
-            outline.is_some_and(|outline| outline.is_recalled(waiting.key_hash, waiting.due_ms));
+        let is_recalled = self.is_recalled(record, waiting.key_hash, waiting.due_ms)
+            || self.has_waiting_recall(record, &waiting);
         Some(DelayedMessage { is_recalled, ..DelayedMessage::new(record, waiting.due_ms) })
+    }
+
+    /// Whether a recall waits that will be noted before this message is due.
+    fn has_waiting_recall(&self, record: &Record<'_>, waiting: &Waiting) -> bool {
+        let Some(outline) = self.outline.lock().clone() else { return false };
+        let recalls = outline.recalls(waiting.key_hash, waiting.due_ms);
+        recalls.into_iter().any(|recall| self.recalls_message(recall, record, waiting.due_ms))
     }
 }
 
@@ -221,49 +234,50 @@ impl DelayLevels {
         (from, self.store.max_offset(SCHEDULE_TOPIC, queue_id))
     }
 
+    /// Lists what waits. The levels are read together in the order of due times, so that the limits hold for all of them.
     pub fn list(&self, search: &DelayedSearch) -> DelayedListing {
-        let levels = (1..=self.levels_ms.len()).map(|level| self.list_level(level, search));
-        levels.fold(DelayedListing::default(), |all, level| all.joined(level, search.count_max))
-    }
-
-    fn list_level(&self, level: usize, search: &DelayedSearch) -> DelayedListing {
         let mut listing = DelayedListing::default();
-        let (queue_id, delay_ms) = (level as i32 - 1, self.levels_ms[level - 1]);
-        let (from, end) = self.waiting_offsets(level);
-        if from >= end {
-            return listing;
-        }
-        let stored_from_ms = search.from_ms.saturating_sub(delay_ms);
-        let mut next = from.max(self.store.search_offset(SCHEDULE_TOPIC, queue_id, stored_from_ms, false));
+        let levels = 1..=self.levels_ms.len();
+        let mut next: BinaryHeap<_> =
+            levels.filter_map(|level| self.first_place(level, search)).map(Reverse).collect();
         let (mut records, mut bytes) = (0, 0);
-        while next < end {
+        while let Some(Reverse(place)) = next.pop().filter(|Reverse(place)| place.due_ms < search.to_ms) {
             if records >= TOPIC_RECORDS_MAX || bytes >= BYTES_MAX {
                 listing.is_cut = true;
                 break;
             }
-            let got = self.store.get(SCHEDULE_TOPIC, queue_id, next, READ_RECORDS, READ_BYTES, &Filter::All);
-            for slice in got.slices.iter().filter(|_| got.status == GetStatus::Found) {
-                let mut rest = &slice[..];
-                while let Ok(record) = Record::decode(rest) {
-                    (records, bytes) = (records + 1, bytes + record.size);
-                    let due_ms = record.store_timestamp_ms.saturating_add(delay_ms);
-                    if due_ms >= search.to_ms {
-                        return listing;
-                    }
-                    let message =
-                        || DelayedMessage { level: Some(level), ..DelayedMessage::new(&record, due_ms) };
-                    if search.wants(due_ms, &record) && !listing.push(message(), search.count_max) {
-                        return listing;
-                    }
-                    rest = &rest[record.size..];
+            records += 1;
+            let queue_id = place.level as i32 - 1;
+            let got = self.store.get(SCHEDULE_TOPIC, queue_id, place.queue_offset, 1, 1, &Filter::All);
+            let found = got.slices.first().filter(|_| got.status == GetStatus::Found);
+            if let Some(record) = found.and_then(|slice| Record::decode(slice).ok()) {
+                bytes += record.size;
+                let message = || DelayedMessage {
+                    level: Some(place.level),
+                    ..DelayedMessage::new(&record, place.due_ms)
+                };
+                if search.wants(place.due_ms, &record) && !listing.push(message(), search.count_max) {
+                    break;
                 }
             }
-            if got.next_offset <= next {
-                break;
+            if got.next_offset > place.queue_offset {
+                next.extend(self.place(place.level, got.next_offset).map(Reverse));
             }
-            next = got.next_offset;
         }
         listing
+    }
+
+    /// The first message of a level that may be due in the span of a search.
+    fn first_place(&self, level: usize, search: &DelayedSearch) -> Option<Place> {
+        let stored_from_ms = search.from_ms.saturating_sub(self.levels_ms[level - 1]);
+        let from = self.store.search_offset(SCHEDULE_TOPIC, level as i32 - 1, stored_from_ms, false);
+        self.place(level, self.waiting_offsets(level).0.max(from))
+    }
+
+    /// None at the end of the level's queue.
+    fn place(&self, level: usize, queue_offset: i64) -> Option<Place> {
+        let stored_ms = self.store.store_time(SCHEDULE_TOPIC, level as i32 - 1, queue_offset)?;
+        Some(Place { due_ms: stored_ms.saturating_add(self.levels_ms[level - 1]), level, queue_offset })
     }
 
     /// The message at this physical offset, if it waits for a level.

@@ -14,7 +14,7 @@ use metaq_wire::{NewRecord, Record, body_crc};
 use parking_lot::Mutex;
 
 use crate::ServerError;
-use crate::timer::delivery::Timers;
+use crate::timer::delivery::{Timers, Waiting};
 use crate::timer::signature::sign;
 
 /// A recall for a time nearer than this is also noted in memory.
@@ -129,16 +129,23 @@ impl Timers {
         let Some(physical_offset) = self.recalls.find(key_hash, due_ms) else {
             return false;
         };
+        self.recalls_message(physical_offset, message, due_ms)
+    }
+
+    /// Whether the record there is a recall of this message, which is due at this time.
+    pub(super) fn recalls_message(&self, physical_offset: i64, message: &Record<'_>, due_ms: i64) -> bool {
         let Some(stored) = self.store.appended_record_at(physical_offset) else {
             return false;
         };
+        let Ok(recall) = Record::decode(&stored) else { return false };
+        let is_then =
+            Waiting::of(&recall).is_some_and(|waiting| waiting.is_recall && waiting.due_ms == due_ms);
         // Another key may have the same hash.
-        Record::decode(&stored).is_ok_and(|recall| {
-            let topic = message.property("REAL_TOPIC");
-            topic.is_some()
-                && topic == recall.property("REAL_TOPIC")
-                && recalled_key(&recall) == message.property("UNIQ_KEY")
-        })
+        let topic = message.property("REAL_TOPIC");
+        is_then
+            && topic.is_some()
+            && topic == recall.property("REAL_TOPIC")
+            && recalled_key(&recall) == message.property("UNIQ_KEY")
     }
 }
 

@@ -7,7 +7,7 @@ use metaq_wire::Record;
 use crate::ServerError;
 use crate::send::copy::without_body;
 use crate::transaction::Transactions;
-use crate::transaction::end::Ended;
+use crate::transaction::end::{Ended, EndedBy};
 use crate::transaction::open::{End, HALF_TOPIC, Half, Look, NameKey, Standing};
 
 /// Open transactions that are looked at under one lock: senders wait for it.
@@ -127,7 +127,8 @@ impl Transactions {
         half.and_then(|half| self.open_transaction(&half, look)).map(Ok).ok_or(missing)
     }
 
-    /// Ends an open transaction for an operator, as safely as an acknowledged message.
+    /// Ends an open transaction for an operator, as safely as an acknowledged message. If the store refuses the end, the
+    /// transaction stays open.
     pub fn decide(&self, physical_offset: i64, end: End) -> Result<Decided, ServerError> {
         let Some(stored) = self.store.queued_record_at(physical_offset) else {
             return Err(ServerError::NoRecord(physical_offset));
@@ -136,16 +137,17 @@ impl Transactions {
         if record.topic != HALF_TOPIC.as_bytes() {
             return Err(ServerError::NoRecord(physical_offset));
         }
-        match self.end_half(&record, end).map_err(ServerError::Store)? {
-            Ended::Now(_) => {}
+        let ended = self.end_half(&record, end, EndedBy::Operator).map_err(ServerError::Store)?;
+        let end_offset = match ended {
+            Ended::Now(end_offset) => end_offset,
             Ended::Before(before, _) => return Ok(Decided::Before(before)),
             Ended::Forgotten => return Ok(Decided::Forgotten),
             Ended::NoHalf => return Err(ServerError::NoRecord(physical_offset)),
-        }
+        };
+        // A commit is in the log by now; `commit_recovery` finds it there if its end is not written.
         self.write_ends();
         self.store.dispatch();
-        let written_end = self.ledger.lock().appended_end;
-        if !self.store.wait_confirmed(written_end, self.flush_timeout) {
+        if !self.store.wait_confirmed(end_offset, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
         Ok(Decided::Done)

@@ -16,6 +16,15 @@ use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
 /// Properties that a committed message no longer has.
 const HALF_PROPERTIES: [&str; 4] = ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "METAQ_HALF_BEFORE"];
 
+/// The side that ends a transaction.
+#[derive(Clone, Copy)]
+pub(super) enum EndedBy {
+    /// A producer is asked again if its rollback is lost with a kill, so the rollback is written with later ends.
+    Producer,
+    /// An operator is not asked again.
+    Operator,
+}
+
 /// The outcome of a request to end a transaction.
 pub(super) enum Ended {
     /// The log must be confirmed below this offset; 0 if nothing was written.
@@ -64,7 +73,7 @@ impl Transactions {
             return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));
         };
         self.check_end(header, &record)?;
-        match self.end_half(&record, end)? {
+        match self.end_half(&record, end, EndedBy::Producer)? {
             Ended::Now(end_offset) => {
                 if end == End::Committed {
                     answers.note_appended();
@@ -86,7 +95,7 @@ impl Transactions {
     }
 
     /// Ends the transaction of a half message, if it is open.
-    pub(super) fn end_half(&self, record: &Record<'_>, end: End) -> Result<Ended, StoreError> {
+    pub(super) fn end_half(&self, record: &Record<'_>, end: End, by: EndedBy) -> Result<Ended, StoreError> {
         let mut ledger = self.ledger.lock();
         let newest = match ledger.standing(record.queue_offset) {
             Standing::Open(newest) => newest,
@@ -101,11 +110,15 @@ impl Transactions {
             return Ok(Ended::NoHalf);
         }
         let mut end_offset = 0;
-        if end == End::Committed {
-            end_offset = self.append_all(record, newest, &mut ledger)?;
-            ledger.note_appended(end_offset);
+        match (end, by) {
+            (End::Committed, _) => {
+                end_offset = self.append_all(record, newest, &mut ledger)?;
+                ledger.note_appended(end_offset);
+                ledger.end(newest, end);
+            }
+            (_, EndedBy::Producer) => ledger.end(newest, end),
+            (_, EndedBy::Operator) => end_offset = self.write_end(&mut ledger, newest, end)?,
         }
-        ledger.end(newest, end);
         drop(ledger);
         self.count_end(record, end);
         Ok(Ended::Now(end_offset))

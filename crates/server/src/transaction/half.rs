@@ -12,7 +12,7 @@ use crate::send::copy::{Copy, changed_properties};
 use crate::transaction::Transactions;
 use crate::transaction::commit_recovery::{COMMITTED_BELOW, FATES, Past};
 use crate::transaction::open::{
-    DONE_TOPIC, Done, End, HALF_TOPIC, Half, Kind, Ledger, Look, TRANSACTION_GROUP,
+    DONE_TOPIC, Done, End, Fate, HALF_TOPIC, Half, Kind, Ledger, Look, TRANSACTION_GROUP,
 };
 
 /// Half messages that one record of the done topic names, at most.
@@ -21,7 +21,7 @@ const DONE_OFFSETS_MAX: usize = 512;
 const BEFORE: &str = "METAQ_HALF_BEFORE";
 /// The queue offset of the first copy of a half message that holds many: its driver knows that one.
 const FIRST: &str = "METAQ_HALF_FIRST";
-const CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
+pub(crate) const CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
 /// The same in a copy that Apache's broker made while the original was immune.
 const APACHE_BEFORE: &str = "TRAN_PREPARED_QUEUE_OFFSET";
 const READ_RECORDS: usize = 512;
@@ -66,6 +66,27 @@ impl Transactions {
     }
 
     fn write_ends_of(&self, ledger: &mut Ledger) {
+        let _they_go_with_the_next = self.try_write_ends(ledger);
+    }
+
+    /// Ends an open transaction once its end is in the done topic. If the store refuses, the transaction stays open. Returns
+    /// the offset below which the log must be confirmed.
+    pub(super) fn write_end(
+        &self,
+        ledger: &mut Ledger,
+        queue_offset: i64,
+        end: End,
+    ) -> Result<i64, StoreError> {
+        ledger.note_unwritten(queue_offset, Fate::Ended(end));
+        if let Err(error) = self.try_write_ends(ledger) {
+            ledger.unwritten.pop();
+            return Err(error);
+        }
+        ledger.end_written(queue_offset, end);
+        Ok(ledger.appended_end)
+    }
+
+    fn try_write_ends(&self, ledger: &mut Ledger) -> Result<(), StoreError> {
         while !ledger.unwritten.is_empty() {
             let count = ledger.unwritten.len().min(DONE_OFFSETS_MAX);
             let ended = &ledger.unwritten[..count];
@@ -76,12 +97,11 @@ impl Transactions {
             let properties =
                 format!("TAGS\u{1}d\u{2}{FATES}\u{1}{fates}\u{2}{COMMITTED_BELOW}\u{1}{log_end}\u{2}");
             let done = self.done_record(body.as_bytes(), properties.as_bytes());
-            let Ok(appended) = self.store.append(&done) else {
-                return;
-            };
+            let appended = self.store.append(&done)?;
             ledger.unwritten.drain(..count);
             ledger.note_done(appended.queue_offset, highest, appended.end_offset);
         }
+        Ok(())
     }
 
     fn done_record<'a>(&self, body: &'a [u8], properties: &'a [u8]) -> NewRecord<'a> {

@@ -314,17 +314,24 @@ impl Ledger {
 
     /// Ends a transaction. Its queue offset goes to the done topic with the next ones.
     pub fn end(&mut self, queue_offset: i64, end: End) {
+        if self.end_written(queue_offset, end) {
+            self.note_unwritten(queue_offset, Fate::Ended(end));
+        }
+    }
+
+    /// Ends a transaction whose end is in the done topic already; false if it is not open.
+    pub fn end_written(&mut self, queue_offset: i64, end: End) -> bool {
         let Some(half) = self.remove_open(queue_offset) else {
-            return;
+            return false;
         };
         self.partial_commits.remove(&queue_offset);
-        self.note_unwritten(queue_offset, Fate::Ended(end));
         self.remember(queue_offset, end);
         let mut before = half.before;
         while let Some(moved) = self.moved.remove(&before) {
             self.remember(before, end);
             before = moved.before;
         }
+        true
     }
 
     /// Replaces a half message by a copy at the queue's end.
@@ -421,7 +428,7 @@ impl Ledger {
         (half_offset, self.done.front().map_or(self.next_done, |(done_offset, _)| *done_offset))
     }
 
-    fn note_unwritten(&mut self, queue_offset: i64, fate: Fate) {
+    pub fn note_unwritten(&mut self, queue_offset: i64, fate: Fate) {
         // After a kill the messages of a commit that was cut short must be found again.
         let partial_from =
             self.partial_commits.values().map(|partial| partial.log_from).min().unwrap_or(i64::MAX);

@@ -203,6 +203,29 @@ fn frames_that_never_become_whole_are_within_the_budget_and_make_room_for_others
 }
 
 #[test]
+fn a_long_frame_gets_the_memory_of_peers_that_do_not_read() {
+    let plane = Plane::with(|setup| {
+        setup.server.connection_output_bytes_max = 2 << 20;
+        setup.server.memory_bytes_max = 8 << 20;
+    });
+    let mut healthy = plane.connect();
+    healthy.put(&"x".repeat(1_800));
+    let mut mute: Vec<Client> = (0..6).map(|_| plane.connect()).collect();
+    for client in &mut mute {
+        let bytes = requests(client, 5_000, PULL_MESSAGE, &pull_fields(0));
+        client.pour(&bytes);
+    }
+    // No connection is read from that does not read, so they stay below the mark from which on some are closed.
+    eventually("long frames have no room", || plane.counts().memory_bytes >= 7 * MIB);
+    assert_eq!(plane.counts().connections_cut, 0);
+    healthy.send(COLD, &Vec::new(), &[0; 150_000]);
+    let is_here = || matches!(plane.event(), Event::Request(crossed) if crossed.body.len() == 150_000);
+    eventually("the long request gets through", is_here);
+    let figures = plane.counts();
+    assert!((1..6).contains(&figures.connections_cut), "no more than needed: {figures:?}");
+}
+
+#[test]
 fn a_header_that_is_too_long_is_refused_before_it_is_read() {
     let plane = Plane::with(|setup| setup.server.frame_bytes_max = 16 << 20);
     let mut client = plane.connect();

@@ -1,6 +1,6 @@
 //! Messages that wait: delay levels, moments of delivery, recalls, and copies of stored messages.
 
-use metaq_server::{Recall, Resend};
+use metaq_server::{DelayedSearch, Recall, Resend};
 use metaq_store::{SCHEDULE_TOPIC, TIMER_TOPIC};
 
 use crate::support::request_code::SEND_MESSAGE_V2;
@@ -94,6 +94,79 @@ fn a_waiting_message_can_be_recalled_until_it_is_due() {
     eventually("the other one is delivered", || plane.bodies(TOPIC, 0) == ["kept"]);
     assert_eq!(plane.figures().timers.recalled, 1);
     assert!(!plane.broker().timers.recall(&recall("K2", START_MS + 2_000)).unwrap(), "too late");
+}
+
+#[test]
+fn a_message_is_listed_as_recalled_if_its_own_moment_was_recalled() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    // The sender tried again: the same key, due a millisecond later.
+    for _ in 0..2 {
+        put(&mut client, &[("UNIQ_KEY", "K"), ("TIMER_DELAY_MS", "120000")], "m");
+        plane.advance_ms(1);
+    }
+    let timers = &plane.broker().timers;
+    let waiting: Vec<i64> =
+        plane.read(TIMER_TOPIC, 0).iter().map(|message| message.physical_offset).collect();
+    let are_recalled =
+        || [waiting[0], waiting[1]].map(|place| timers.find(place).is_some_and(|found| found.is_recalled));
+    let recall = Recall {
+        topic: TOPIC.to_owned(),
+        unique_key: "K".to_owned(),
+        due_ms: START_MS + 120_000,
+        producer_group: String::new(),
+        born_host: ([127, 0, 0, 1], 1).into(),
+    };
+    assert!(timers.recall(&recall).unwrap());
+    eventually("the recall is read", || are_recalled() == [true, false]);
+    plane.advance_ms(120_000);
+    eventually("the other one is delivered", || plane.bodies(TOPIC, 0) == ["m"]);
+    assert_eq!(plane.figures().timers.recalled, 1);
+}
+
+#[test]
+fn delay_levels_are_listed_together_by_due_time() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    for level in ["2", "1", "2", "1"] {
+        put(&mut client, &[("DELAY", level)], "m");
+        plane.advance_ms(10);
+    }
+    let listed = |from_ms, to_ms, count_max| {
+        let search =
+            DelayedSearch { from_ms: START_MS + from_ms, to_ms: START_MS + to_ms, count_max, topic: None };
+        let listing = plane.broker().delay_levels.list(&search);
+        let lines =
+            listing.messages.iter().map(|message| (message.level.unwrap(), message.due_ms - START_MS));
+        (lines.collect::<Vec<_>>(), listing.is_cut)
+    };
+    let all = vec![(1, 1_010), (1, 1_030), (2, 5_000), (2, 5_020)];
+    assert_eq!(listed(0, 9_000, 9), (all.clone(), false));
+    assert_eq!(listed(0, 9_000, 3), (all[..3].to_vec(), true));
+    assert_eq!(listed(1_011, 5_020, 9), (all[1..3].to_vec(), false));
+}
+
+#[test]
+fn one_search_through_all_delay_levels_has_one_limit() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let search = DelayedSearch { from_ms: 0, to_ms: i64::MAX, count_max: 9, topic: Some("other".to_owned()) };
+    let is_cut = || plane.broker().delay_levels.list(&search).is_cut;
+    for (level, is_too_much) in [("1", false), ("2", true)] {
+        let mut bytes = Vec::new();
+        for _ in 0..2_100 {
+            client.frame(
+                &mut bytes,
+                SEND_MESSAGE_V2,
+                0,
+                &send_fields(&properties(&[("DELAY", level)])),
+                b"m",
+            );
+        }
+        client.write(&bytes);
+        client.skip_answers(2_100);
+        assert_eq!(is_cut(), is_too_much, "level {level}");
+    }
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! Half messages and END_TRANSACTION (37).
 
+use std::io::ErrorKind;
+
 use metaq_server::{Decided, End, Look, ServerError};
+use metaq_store::StoreError;
+use metaq_store::faulty_disk::Call;
 
 use crate::support::request_code::{END_TRANSACTION, SEND_MESSAGE_V2};
 use crate::support::*;
@@ -198,6 +202,22 @@ fn a_checked_transaction_ends_under_its_first_and_its_newest_place() {
 }
 
 #[test]
+fn a_producer_cannot_count_the_checks_of_its_transaction() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    for number in ["15".to_owned(), "9".repeat(5_000)] {
+        let counted = [("TRANSACTION_CHECK_TIMES", number.as_str())];
+        begin(&plane, &mut client, "m", &counted);
+        let half = plane.read(HALF_TOPIC, 0).pop().unwrap();
+        assert!(!half.properties.contains_key("TRANSACTION_CHECK_TIMES"), "{:?}", half.properties);
+        let sent = client.ask(SEND_MESSAGE_V2, &send_fields(&properties(&counted)), b"m");
+        assert_eq!(sent.code, response_code::SUCCESS);
+        let other = plane.read(TOPIC, 0).pop().unwrap();
+        assert_eq!(other.properties["TRANSACTION_CHECK_TIMES"], number, "other messages keep theirs");
+    }
+}
+
+#[test]
 fn a_transaction_that_was_given_up_can_be_resumed() {
     let plane = Plane::with(|setup| setup.topics.push(topic("given_up")));
     let mut client = plane.connect();
@@ -300,6 +320,41 @@ fn open_transactions_are_listed_by_age_and_ended_by_hand() {
     let committed = plane.read(TOPIC, 0).remove(0).physical_offset;
     for no_half in [committed, begun[0] + 1, i64::MAX] {
         assert!(matches!(transactions.decide(no_half, End::Committed), Err(ServerError::NoRecord(_))));
+    }
+}
+
+#[test]
+fn an_end_by_hand_is_done_only_when_it_is_in_the_log() {
+    for end in [End::Committed, End::RolledBack] {
+        let plane = Plane::start();
+        let mut client = plane.connect();
+        begin(&plane, &mut client, "m", &[]);
+        let half = plane.read(HALF_TOPIC, 0).pop().unwrap().physical_offset;
+        plane.store.fence("not now");
+        let refused = plane.broker().transactions.decide(half, end);
+        assert!(
+            matches!(refused, Err(ServerError::Store(StoreError::Fenced { .. }))),
+            "{end:?}: {refused:?}"
+        );
+        assert_eq!(plane.figures().transactions_open, 1, "{end:?}: the log says so too");
+        plane.store.lift_fence();
+        assert_eq!(plane.broker().transactions.decide(half, end).unwrap(), Decided::Done);
+        let plane = plane.restart(|_| ());
+        assert_eq!(plane.figures().transactions_open, 0, "{end:?}");
+    }
+}
+
+#[test]
+fn after_a_failed_sync_no_transaction_is_ended_by_hand() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let halves = ["one", "two"].map(|body| {
+        begin(&plane, &mut client, body, &[]);
+        plane.read(HALF_TOPIC, 0).pop().unwrap().physical_offset
+    });
+    plane.disk.fail(Call::SyncMapped, "commitlog", ErrorKind::Other);
+    for half in halves {
+        assert!(plane.broker().transactions.decide(half, End::RolledBack).is_err());
     }
 }
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from metaq.admin.calls import Calls, in_parallel
+from metaq.admin.calls import UNKNOWN_REQUEST, Calls, in_parallel
 from metaq.admin.groups.group_settings import config_pages
 from metaq.admin.kinds import group_kind
 from metaq.admin.results import GroupFigures, GroupName, GroupOverview
-from metaq.admin.topic_figures import JOINED_AT_ONCE, UNKNOWN_REQUEST, Advance, total
+from metaq.admin.topic_figures import JOINED_AT_ONCE, Advance, total
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import ConsumerConnection, ConsumeStatsList, ConsumeTimeSpans
 from metaq.protocol.clients import GetConsumerConnectionList

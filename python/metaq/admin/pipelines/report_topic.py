@@ -27,7 +27,7 @@ from metaq.client.clock import now_ms
 from metaq.client.message import Message
 from metaq.client.producer.results import STATUSES
 from metaq.client.session.routes import Queue
-from metaq.errors import AlreadyExists, MetaqError, NoRoute
+from metaq.errors import AlreadyExists, MetaqError, NoRoute, UnreadableBody
 from metaq.protocol.messages import SendMessageV2
 from metaq.protocol.names import PIPELINE_REPORTS_TOPIC, TOOLS_PRODUCER_GROUP
 from metaq.protocol.properties import KEYS, UNIQUE_KEY, WAIT, encode_properties
@@ -155,7 +155,10 @@ class Pipelines:
         self._next_offsets[queue] = cursor.next_offset
 
     def _take(self, message: Message) -> None:
-        report = decode(bytes(message.body), message.stored_at)
+        try:
+            report = decode(bytes(message.body), message.stored_at)
+        except UnreadableBody:
+            return  # Anybody may send to the topic.
         if report is None:
             return
         known = self._newest.get(report.run)

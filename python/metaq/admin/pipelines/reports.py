@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final, Literal
 
 import msgspec
@@ -20,7 +20,10 @@ SILENT_INTERVALS: Final = 3
 BODY_BYTES_MAX: Final = 32 * 1024
 ERROR_CHARACTERS_MAX: Final = 1_000
 NAME_CHARACTERS_MAX: Final = 200
+ADDRESS_CHARACTERS_MAX: Final = 2_000
 TOPICS_MAX: Final = 50
+NUMBERS_END: Final = 2**63
+"""No report has a number of this size or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +98,7 @@ class PipelineReports:
 
 def encode(report: PipelineReport) -> bytes:
     """Returns the body of a message. Long texts are cut."""
-    error = report.last_error
-    return msgspec.json.encode(
-        replace(
-            report,
-            name=report.name[:NAME_CHARACTERS_MAX],
-            topics=report.topics[:TOPICS_MAX],
-            last_error=None if error is None else error[:ERROR_CHARACTERS_MAX],
-        )
-    )
+    return msgspec.json.encode(_cut(report))
 
 
 def decode(body: bytes, reported_ms: int) -> PipelineReport | None:
@@ -115,8 +110,11 @@ def decode(body: bytes, reported_ms: int) -> PipelineReport | None:
         report = msgspec.json.decode(body, type=PipelineReport)
     except (msgspec.DecodeError, RecursionError):
         return None
+    values = (getattr(report, field.name) for field in fields(report))
+    if any(isinstance(value, int | float) and abs(value) >= NUMBERS_END for value in values):
+        return None
     return replace(
-        report,
+        _cut(report),
         spark_ui=_web_address(report.spark_ui),
         metrics=_web_address(report.metrics),
         reported_ms=reported_ms,
@@ -139,7 +137,24 @@ def in_order(reports: Iterable[PipelineReport]) -> tuple[PipelineReport, ...]:
     )
 
 
+def _cut(report: PipelineReport) -> PipelineReport:
+    """Returns the report with texts and lists of a length that people can read."""
+    group, error = report.group, report.last_error
+    return replace(
+        report,
+        name=report.name[:NAME_CHARACTERS_MAX],
+        kind=report.kind[:NAME_CHARACTERS_MAX],
+        run=report.run[:NAME_CHARACTERS_MAX],
+        host=report.host[:NAME_CHARACTERS_MAX],
+        phase=report.phase[:NAME_CHARACTERS_MAX],
+        topics=tuple(topic[:NAME_CHARACTERS_MAX] for topic in report.topics[:TOPICS_MAX]),
+        group=None if group is None else group[:NAME_CHARACTERS_MAX],
+        last_error=None if error is None else error[:ERROR_CHARACTERS_MAX],
+    )
+
+
 def _web_address(address: str | None) -> str | None:
     """Returns an address only if it is one of a web page: consoles make links of them."""
-    is_web = address is not None and address.startswith(("http://", "https://"))
-    return address if is_web else None
+    if address is None or len(address) > ADDRESS_CHARACTERS_MAX:
+        return None
+    return address if address.startswith(("http://", "https://")) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from metaq.admin.calls import Calls
+from metaq.admin.calls import UNKNOWN_REQUEST, Calls
 from metaq.admin.results import BrokerFailure
 from metaq.admin.waiting.due_buckets import Spans
 from metaq.admin.waiting.offset_ids import check_limit, checked_offset_id
@@ -33,7 +33,6 @@ from metaq.protocol.waiting import (
     RecallDelayedMessage,
 )
 
-UNKNOWN_REQUEST: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 BUCKETS: Final = 48
 LIMIT: Final = 100
 

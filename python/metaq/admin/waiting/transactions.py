@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from metaq.admin.calls import Calls
+from metaq.admin.calls import UNKNOWN_REQUEST, Calls
 from metaq.admin.waiting.offset_ids import check_limit, checked_offset_id
 from metaq.admin.waiting.results import Decision, OpenTransaction, OpenTransactions
 from metaq.errors import NoSuchMessage, NotSupported, UsageError
@@ -18,7 +18,6 @@ from metaq.protocol.waiting import (
     TransactionLines,
 )
 
-UNKNOWN_REQUEST: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 LIMIT: Final = 100
 
 

@@ -23,7 +23,7 @@ from metaq.protocol.dispatch import Request, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.pump import Pump
 from metaq.protocol.messages import ResumeCheckHalfMessage
-from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION_CHECKS, UNIQUE_KEY
+from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION_CHECKS, UNIQUE_KEY, number_of
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class TransactionChecks:
         now_ms = self._clock.now_ms()
         for stored, began_ms, is_immune in due:
             (half,) = decode_records(stored)
-            checks = _number(half.properties.get(TRANSACTION_CHECKS))
+            checks = number_of(half.properties.get(TRANSACTION_CHECKS))
             step = next_step(checks, now_ms - began_ms, is_immune=is_immune, options=self._options)
             steps[step].append(half.queue_offset)
         given_up = await asyncio.to_thread(
@@ -182,10 +182,3 @@ def next_step(checks: int, age_ms: int, *, is_immune: bool, options: BrokerOptio
     if checks >= options.transaction_check_max or age_ms > options.store.file_reserved_hours * HOUR_MS:
         return Step.GIVE_UP
     return Step.RENEW if is_immune else Step.ASK
-
-
-def _number(text: str | None) -> int:
-    try:
-        return int(text or 0)
-    except ValueError:
-        return 0

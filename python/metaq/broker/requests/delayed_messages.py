@@ -11,12 +11,13 @@ from collections.abc import Callable
 from metaq._core import BrokerPlane, Clock, StoreFailure, decode_records
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.relays import physical_offset_of
+from metaq.broker.requests.spaced_work import letting_others_run
 from metaq.protocol.bodies import WRITE
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.peer_log import peer_log
-from metaq.protocol.properties import KEYS, REAL_QUEUE_ID, REAL_TOPIC, TAGS, UNIQUE_KEY
+from metaq.protocol.properties import KEYS, REAL_QUEUE_ID, REAL_TOPIC, TAGS, UNIQUE_KEY, number_of
 from metaq.protocol.waiting import (
     BUCKETS_MAX,
     LISTED_MAX,
@@ -94,7 +95,8 @@ class DelayedMessages:
             if known is None:
                 raise _not_known()
             found, is_truncated = known
-            return DelayedLines(messages=[_line(*each) for each in found], is_truncated=is_truncated).encode()
+            lines = [_line(*each) for each in letting_others_run(found)]
+            return DelayedLines(messages=lines, is_truncated=is_truncated).encode()
 
         return Response(body=await self._pools.look_ups.run(request.connection, search))
 
@@ -169,12 +171,11 @@ def _not_known() -> Refused:
 def _line(head: bytes, size_bytes: int, due_ms: int, level: int | None, is_recalled: bool) -> DelayedLine:
     (record,) = decode_records(head)
     properties = record.properties
-    queue_id = properties.get(REAL_QUEUE_ID, "0")
     return DelayedLine(
         id=properties.get(UNIQUE_KEY, ""),
         offset_id=record.message_id,
         topic=properties.get(REAL_TOPIC, ""),
-        queue_id=int(queue_id) if queue_id.isdecimal() else 0,
+        queue_id=number_of(properties.get(REAL_QUEUE_ID)),
         keys=properties.get(KEYS, "").split(),
         tags=properties.get(TAGS),
         due_ms=due_ms,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from metaq.broker.requests.consumption import ConsumptionParts
+from metaq.broker.requests.spaced_work import letting_others_run
 from metaq.broker.state.stats import Rates
 from metaq.protocol.bodies import TopicConfig
 from metaq.protocol.codes import ResponseCode
@@ -21,13 +22,9 @@ from metaq.protocol.figures import (
     TopicLine,
     TopicLines,
 )
-from metaq.work_pools import let_event_loop_run
 
 QUEUES_MAX = 20_000
 """Queues that one page looks at, apart from those of its last topic or group."""
-
-LINES_AT_ONCE = 32
-"""Topics or groups that are looked at before the event loop may run."""
 
 SAMPLE_MESSAGES = 8
 """Messages at each end of a queue whose sizes stand for all."""
@@ -172,9 +169,7 @@ def _bounded(wanted: Iterable[_Asked], look_at: Callable[[_Asked], tuple[_Line, 
     """The lines of a page, which ends early if they have very many queues."""
     lines: list[_Line] = []
     queues = 0
-    for number, asked in enumerate(wanted):
-        if number % LINES_AT_ONCE == 0:
-            let_event_loop_run()
+    for asked in letting_others_run(wanted):
         line, looked_at = look_at(asked)
         lines.append(line)
         queues += looked_at

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from metaq._core import BrokerPlane, Store, StoreFailure, decode_records
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.relays import physical_offset_of
+from metaq.broker.requests.spaced_work import letting_others_run
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, Response, handles
@@ -24,6 +25,7 @@ from metaq.protocol.properties import (
     TRANSACTION_CHECKS,
     TRANSACTION_ID,
     UNIQUE_KEY,
+    number_of,
 )
 from metaq.protocol.waiting import (
     LISTED_MAX,
@@ -70,7 +72,7 @@ class OpenTransactions:
                 renew_ms=int(self._options.transaction_renew_s * 1000),
                 producer_group=command.producer_group,
             )
-            return self._lines([self._line(each) for each in found], total).encode()
+            return self._lines([self._line(each) for each in letting_others_run(found)], total).encode()
 
         return Response(body=await self._pools.look_ups.run(request.connection, search))
 
@@ -135,7 +137,6 @@ class OpenTransactions:
         (record,) = decode_records(head)
         properties = record.properties
         unique_id = properties.get(UNIQUE_KEY, "")
-        checks = properties.get(TRANSACTION_CHECKS, "0")
         return TransactionLine(
             id=unique_id,
             transaction_id=properties.get(TRANSACTION_ID, unique_id),
@@ -147,7 +148,7 @@ class OpenTransactions:
             began_ms=began_ms,
             stored_ms=record.store_timestamp_ms,
             size_bytes=size_bytes,
-            checks=int(checks) if checks.isdecimal() else 0,
+            checks=number_of(properties.get(TRANSACTION_CHECKS)),
             next_check_ms=self._next_check_ms(check_from_ms),
         )
 

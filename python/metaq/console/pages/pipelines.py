@@ -7,25 +7,31 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from metaq.console.console import console_of
+from metaq.console.pages.lists import list_query
 from metaq.console.rendering import render
 
 
 async def pipelines(request: Request) -> Response:
     """The runs that go on and the last runs of the others."""
     found = await console_of(request).admin.pipelines.list()
-    search = request.query_params.get("q", "").strip()[:200].lower()
-    shown = [
+    query = list_query(request, ("name",), "name", descending=False)
+    search = query.search.lower()
+    shows_all = request.query_params.get("all") == "1"
+    reports = found.reports if shows_all else found.current
+    matching = [
         report
-        for report in (found.reports if request.query_params.get("all") == "1" else found.current)
+        for report in reports
         if search in f"{report.name} {report.kind} {' '.join(report.topics)}".lower()
     ]
     return render(
         request,
         "pipelines.html",
         found=found,
-        reports=shown,
-        search=search,
-        shows_all=request.query_params.get("all") == "1",
+        reports=matching[query.offset : query.offset + query.limit],
+        matching=len(matching),
+        total=len(reports),
+        query=query,
+        shows_all=shows_all,
     )
 
 

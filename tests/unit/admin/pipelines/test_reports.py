@@ -48,8 +48,11 @@ def test_a_report_of_a_newer_version_is_read() -> None:
         json.dumps({**asdict(REPORT), "pid": "x"}).encode(),
         json.dumps({**asdict(REPORT), "state": "fine"}).encode(),
         json.dumps({**asdict(REPORT), "phase": "x" * BODY_BYTES_MAX}).encode(),
+        json.dumps({**asdict(REPORT), "lag_messages": 10**400}).encode(),
+        json.dumps({**asdict(REPORT), "lag_ms": -(2**63)}).encode(),
+        json.dumps({**asdict(REPORT), "rows_in_per_second": 1e300}).encode(),
     ],
-    ids=["empty", "bytes", "list", "object", "deep", "kind", "state", "large"],
+    ids=["empty", "bytes", "list", "object", "deep", "kind", "state", "large", "huge", "low", "fast"],
 )
 def test_other_messages_are_no_reports(body: bytes) -> None:
     assert decode(body, 1) is None
@@ -67,6 +70,23 @@ def test_long_texts_are_cut() -> None:
     found = decode(encode(long), 1)
     assert found is not None and found.last_error is not None
     assert (len(found.last_error), len(found.topics), len(found.name)) == (1_000, 50, 200)
+
+
+def test_long_texts_of_strangers_are_cut() -> None:
+    texts = ("name", "kind", "run", "host", "phase", "group")
+    stranger = {
+        **asdict(REPORT),
+        **dict.fromkeys(texts, "x" * 1_001),
+        "last_error": "x" * 1_001,
+        "topics": ["t" * 201] * 51,
+        "spark_ui": "https://" + "x" * 2_000,
+    }
+    found = decode(json.dumps(stranger).encode(), 1)
+    assert found is not None
+    assert [len(getattr(found, text)) for text in texts] == [200] * len(texts)
+    assert found.last_error == "x" * 1_000
+    assert found.topics == ("t" * 200,) * 50
+    assert found.spark_ui is None, "a part of an address leads elsewhere"
 
 
 def test_the_state_of_a_silent_run_is_unknown() -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from metaq._core import BrokerPlane, Store
-from metaq.broker.requests import figures
+from metaq.broker.requests import figures, spaced_work
 from metaq.broker.requests.consumption import ConsumptionParts
 from metaq.broker.requests.figures import Figures
 from metaq.broker.state.clients import Clients, Member
@@ -221,10 +221,10 @@ def test_the_event_loop_runs_while_a_page_is_made(
     desk.make(*(f"topic-{number:03}" for number in range(200)))
     desk.make_groups(*(f"group-{number:03}" for number in range(200)))
     pauses: list[int] = []
-    monkeypatch.setattr(figures, "let_event_loop_run", lambda: pauses.append(threading.get_ident()))
+    monkeypatch.setattr(spaced_work, "let_event_loop_run", lambda: pauses.append(threading.get_ident()))
     assert len(desk.ask_topics(request_with()).topics) >= 200
-    assert len(pauses) >= 200 / figures.LINES_AT_ONCE
+    assert len(pauses) >= 200 / spaced_work.ITEMS_AT_ONCE
     pauses.clear()
     assert len(desk.ask_groups(request_with()).groups) >= 200
-    assert len(pauses) >= 200 / figures.LINES_AT_ONCE
+    assert len(pauses) >= 200 / spaced_work.ITEMS_AT_ONCE
     assert threading.get_ident() not in pauses, "the work is done on another thread"

@@ -15,8 +15,10 @@ use crate::disk::Disk;
 use crate::timer::timer_log::bucket::{MINUTE_MS, minute_of, path_of, read_entries};
 use crate::timer::timer_log::entry::{TimerEntry, TimerPosition};
 
-/// Recalls that are known by their key. Beyond that number, messages are listed as if they were not recalled.
+/// Keys with recalls that are known. Beyond that number, messages are listed as if they were not recalled.
 const RECALLS_MAX: usize = 128 * 1024;
+/// Recalls of one key in one minute whose records can be found.
+const RECALLS_PER_KEY_MAX: usize = 8;
 
 /// The file of one minute at the last checkpoint.
 pub(crate) struct MinuteFile {
@@ -39,32 +41,46 @@ impl DueCount {
     }
 }
 
+/// The recalls of one key in one minute.
+struct KeyRecalls {
+    times: u32,
+    physical_offsets: Vec<i64>,
+}
+
 struct State {
     done: TimerPosition,
     due: BTreeMap<i64, DueCount>,
-    recalls: HashMap<(u64, i64), u32, RandomState>,
+    /// By hash of the key and due minute.
+    recalls: HashMap<(u64, i64), KeyRecalls, RandomState>,
     files: Arc<[MinuteFile]>,
 }
 
 impl State {
     /// Notes a recall; false if the same message was recalled before.
-    fn add_recall(&mut self, key: (u64, i64)) -> bool {
+    fn add_recall(&mut self, key: (u64, i64), physical_offset: i64) -> bool {
         let is_full = self.recalls.len() >= RECALLS_MAX;
         match self.recalls.get_mut(&key) {
-            Some(times) => {
-                *times += 1;
+            Some(recalls) => {
+                recalls.times += 1;
+                if recalls.physical_offsets.len() < RECALLS_PER_KEY_MAX {
+                    recalls.physical_offsets.push(physical_offset);
+                }
                 false
             }
             None if is_full => true,
-            None => self.recalls.insert(key, 1).is_none(),
+            None => {
+                let recalls = KeyRecalls { times: 1, physical_offsets: vec![physical_offset] };
+                self.recalls.insert(key, recalls).is_none()
+            }
         }
     }
 
     /// Forgets a recall; false if the same message has another one.
-    fn remove_recall(&mut self, key: (u64, i64)) -> bool {
+    fn remove_recall(&mut self, key: (u64, i64), physical_offset: i64) -> bool {
         match self.recalls.get_mut(&key) {
-            Some(times) if *times > 1 => {
-                *times -= 1;
+            Some(recalls) if recalls.times > 1 => {
+                recalls.times -= 1;
+                recalls.physical_offsets.retain(|known| *known != physical_offset);
                 false
             }
             _ => {
@@ -153,7 +169,7 @@ impl TimerOutline {
     pub(crate) fn add(&self, entry: &TimerEntry) {
         let mut state = self.state.lock();
         let minute = entry.due_minute();
-        if entry.is_recall && !state.add_recall((entry.key_hash, minute)) {
+        if entry.is_recall && !state.add_recall((entry.key_hash, minute), entry.physical_offset) {
             return;
         }
         let count = state.due.entry(minute).or_default();
@@ -163,7 +179,7 @@ impl TimerOutline {
     pub(crate) fn remove(&self, entry: &TimerEntry) {
         let mut state = self.state.lock();
         let minute = entry.due_minute();
-        if entry.is_recall && !state.remove_recall((entry.key_hash, minute)) {
+        if entry.is_recall && !state.remove_recall((entry.key_hash, minute), entry.physical_offset) {
             return;
         }
         if let Some(count) = state.due.get_mut(&minute) {
@@ -199,9 +215,12 @@ impl TimerOutline {
         counts
     }
 
-    /// Whether a recall waits for this message.
-    pub fn is_recalled(&self, key_hash: u64, due_ms: i64) -> bool {
-        self.state.lock().recalls.contains_key(&(key_hash, minute_of(due_ms)))
+    /// The physical offsets of recalls that wait for messages with this key in the minute of this time. Their records
+    /// have the exact times.
+    pub fn recalls(&self, key_hash: u64, due_ms: i64) -> Vec<i64> {
+        let state = self.state.lock();
+        let recalls = state.recalls.get(&(key_hash, minute_of(due_ms)));
+        recalls.map_or_else(Vec::new, |recalls| recalls.physical_offsets.clone())
     }
 
     /// The first messages of a span of time that are not delivered yet, by due time. Damaged files are left out.

@@ -283,8 +283,8 @@ fn an_outline_counts_and_lists_what_waits_by_due_time() {
             (Some(BEGIN_MS), Some(BEGIN_MS + 3 * MINUTE_MS)),
             "a message counts in the minute in which it is due"
         );
-        assert!(log.outline().is_recalled(7, BEGIN_MS + 3 * MINUTE_MS + 5));
-        assert!(!log.outline().is_recalled(7, BEGIN_MS + 5));
+        assert_eq!(log.outline().recalls(7, BEGIN_MS + 3 * MINUTE_MS + 5), [4, 6]);
+        assert_eq!(log.outline().recalls(7, BEGIN_MS + 5), []);
     };
     check(&log);
     assert_eq!(listed(&log, 0, i64::MAX, 9).0, [], "nothing is written yet");
@@ -304,6 +304,7 @@ fn an_outline_counts_and_lists_what_waits_by_due_time() {
     assert_eq!(drain(&mut log, BEGIN_MS + 10), [4, 6, 0]);
     assert_eq!(listed(&log, 0, i64::MAX, 9), (everything[1..].to_vec(), false));
     assert_eq!(log.outline().counts(&NO_SPANS).recalls, 0);
+    assert_eq!(log.outline().recalls(7, BEGIN_MS + 3 * MINUTE_MS + 5), []);
 }
 
 #[test]
