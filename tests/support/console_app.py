@@ -21,7 +21,7 @@ from metaq.console.access.middleware import AccessMiddleware
 from metaq.console.access.roles import Directory, Role, identity_of, require
 from metaq.console.listener import address_of_socket, bind
 from metaq.console.settings import ConsoleSettings
-from metaq.console.web_server import WebServer
+from metaq.console.web_server import TlsFiles, WebServer
 from tests.support.visitor import Visitor
 from tests.support.waiting import wait_until
 
@@ -42,7 +42,7 @@ class ServedApp:
 
 @contextmanager
 def served_app(
-    folder: Path, *, directory: Directory | None = None, **settings: object
+    folder: Path, *, directory: Directory | None = None, tls: TlsFiles | None = None, **settings: object
 ) -> Iterator[ServedApp]:
     """Serves pages that need the access checks; `/` answers with the CSRF token."""
     chosen = ConsoleSettings(nameservers="127.0.0.1:1", state_folder=folder, **settings)  # type: ignore[arg-type]
@@ -62,12 +62,12 @@ def served_app(
         middleware=[Middleware(AccessMiddleware, settings=chosen, access=access)],
     )
     listener = bind("127.0.0.1", 0, may_move=False)
-    server = WebServer(app)
+    server = WebServer(app, tls)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:
         wait_until(lambda: server.started, what="started")
-        yield ServedApp(access, address_of_socket(listener), server)
+        yield ServedApp(access, address_of_socket(listener, is_tls=tls is not None), server)
     finally:
         server.stop()
         thread.join(30)
