@@ -122,11 +122,19 @@ def test_a_few_bytes_that_nobody_reads_do_not_hold_a_connection(
         deaf.connect((address.hostname, address.port))
         wait_until(lambda: app.server.server_state.connections, what="connected")
         (protocol,) = app.server.server_state.connections
+        transport = protocol.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         # Short answers, until the system takes no more of them: the last one waits in this process.
-        while not protocol.transport.get_write_buffer_size():
-            answered = app.server.server_state.total_requests
+        while not transport.get_write_buffer_size():
+            goal = app.server.server_state.total_requests + 1
             deaf.sendall(b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            wait_until(lambda count=answered: app.server.server_state.total_requests > count, what="answered")
+            wait_until(
+                lambda goal=goal: (
+                    app.server.server_state.total_requests == goal or transport.get_write_buffer_size()
+                ),
+                what="answered",
+                interval_s=0.001,
+            )
         wait_until(lambda: not app.server.server_state.connections, what="dropped")
 
 
