@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from metaq.console.access import passwords
 from metaq.console.access.passwords import PasswordDirectory
 from metaq.console.access.roles import Role
 from tests.support.console_app import ServedApp, served_app
@@ -63,6 +64,17 @@ def test_many_wrong_passwords_are_slowed_down(app: ServedApp) -> None:
     assert "Too many wrong passwords. Try again in 1 s." in late.text
     now_s += 1.0
     assert sign_in(person, "operator", PASSWORDS[Role.operator]).status == 303
+
+
+def test_many_sign_ins_are_slowed_down(app: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "_SIGN_INS_MAX", 2)
+    statuses = [sign_in(app.visitor(), "viewer", PASSWORDS[Role.viewer]).status for _ in range(3)]
+    assert statuses == [303, 303, 429]
+    late = sign_in(app.visitor(), "viewer", PASSWORDS[Role.viewer])
+    assert int(late.headers["Retry-After"]) > 0
+    assert "Too many people signed in with this name." in late.text
+    assert len(app.access.sessions) == 2
+    assert sign_in(app.visitor(), "operator", PASSWORDS[Role.operator]).status == 303
 
 
 def test_a_form_that_this_browser_did_not_ask_for(app: ServedApp) -> None:
