@@ -14,6 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from metaq.console.access import sign_in
 from metaq.console.access.access import Access
@@ -61,13 +62,20 @@ def served_app(
         ],
         middleware=[Middleware(AccessMiddleware, settings=chosen, access=access)],
     )
+    with serving(app, tls) as (address, server):
+        yield ServedApp(access, address, server)
+
+
+@contextmanager
+def serving(app: ASGIApp, tls: TlsFiles | None = None) -> Iterator[tuple[str, WebServer]]:
+    """Serves an application on a free port."""
     listener = bind("127.0.0.1", 0, may_move=False)
     server = WebServer(app, tls)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:
         wait_until(lambda: server.started, what="started")
-        yield ServedApp(access, address_of_socket(listener, is_tls=tls is not None), server)
+        yield address_of_socket(listener, is_tls=tls is not None), server
     finally:
         server.stop()
         thread.join(30)

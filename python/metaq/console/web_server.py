@@ -16,6 +16,10 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from metaq.console.access.headers import SecureHeaders
+from metaq.console.access.log_brake import LogBrake
+
+_uvicorn_log = logging.getLogger("uvicorn.error")
+_uvicorn_log.addFilter(LogBrake())
 
 CONNECTIONS_MAX: Final = 256
 """Requests on further connections get code 503."""
@@ -46,7 +50,7 @@ class WebServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, tls: TlsFiles | None = None) -> None:
         # Bad requests of others are not worth a line in the log; failures of pages are.
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        _uvicorn_log.setLevel(logging.ERROR)
         super().__init__(
             uvicorn.Config(
                 SecureHeaders(app),
