@@ -82,8 +82,8 @@ def _check_owner(folder: Path, flag: str) -> None:
     if status.st_mode & 0o022:
         raise CommandError(
             f"other accounts may write to {folder}, so it cannot be used for the console",
-            hint=f"run `chmod go-w {shlex.quote(str(folder))}` if you know all files in it, or choose another "
-            f"folder with {flag}",
+            hint=f"run `chmod go-w {shlex.quote(str(folder))}` if you know all its files, "
+            f"or choose another folder with {flag}",
         )
 
 

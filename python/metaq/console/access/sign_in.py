@@ -101,6 +101,7 @@ def sign_in_page(
     language = chosen_language(
         request.cookies.get("metaq-language"), request.headers.get("accept-language", "")
     )
+    theme = request.cookies.get("metaq-theme", "")
     form_secret = request.cookies.get(_form_cookie(access), "")
     if not _FORM_SECRET.fullmatch(form_secret):
         form_secret = secrets.token_urlsafe(32)
@@ -113,9 +114,10 @@ def sign_in_page(
         .get_template("sign_in.html")
         .render(
             t=t,
-            url=lambda path: access.settings.base_path + path,
+            base_path=access.settings.base_path,
             static=lambda name: access.settings.base_path + static_path(name),
             language=language,
+            theme=theme if theme in ("light", "dark") else "auto",
             problem=t(f"sign_in.{problem}", seconds=seconds) if problem else "",
             is_error=problem not in ("", "signed_out"),
             has_passwords=access.directory is not None,

@@ -90,8 +90,17 @@ def test_a_form_that_this_browser_did_not_ask_for(app: ServedApp) -> None:
 
 
 def test_the_page_is_in_the_language_of_the_reader(app: ServedApp) -> None:
-    assert '<html lang="en">' in app.visitor().get("/login").text
+    assert '<html lang="en" ' in app.visitor().get("/login").text
     chinese = app.visitor().get("/login", Accept_Language="zh-CN,zh;q=0.9,en;q=0.8").text
-    assert '<html lang="zh-CN">' in chinese and "登录 MetaQ" in chinese
+    assert '<html lang="zh-CN" ' in chinese and "登录 MetaQ" in chinese
     hostile = app.visitor().get("/login?next=%2F%22%3E%3Cscript%3E").text
     assert "<script>" not in hostile
+
+
+def test_the_page_has_the_colours_that_the_reader_chose(app: ServedApp) -> None:
+    person = app.visitor()
+    assert 'data-theme="auto"' in person.get("/login").text
+    person.cookies["metaq-theme"] = "dark"
+    assert 'data-theme="dark"' in person.get("/login").text
+    person.cookies["metaq-theme"] = "x"
+    assert 'data-theme="auto"' in person.get("/login").text
