@@ -14,6 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from metaq.console.access import sign_in
 from metaq.console.access.access import Access
@@ -21,7 +22,7 @@ from metaq.console.access.middleware import AccessMiddleware
 from metaq.console.access.roles import Directory, Role, identity_of, require
 from metaq.console.listener import address_of_socket, bind
 from metaq.console.settings import ConsoleSettings
-from metaq.console.web_server import WebServer
+from metaq.console.web_server import TlsFiles, WebServer
 from tests.support.visitor import Visitor
 from tests.support.waiting import wait_until
 
@@ -42,7 +43,7 @@ class ServedApp:
 
 @contextmanager
 def served_app(
-    folder: Path, *, directory: Directory | None = None, **settings: object
+    folder: Path, *, directory: Directory | None = None, tls: TlsFiles | None = None, **settings: object
 ) -> Iterator[ServedApp]:
     """Serves pages that need the access checks; `/` answers with the CSRF token."""
     chosen = ConsoleSettings(nameservers="127.0.0.1:1", state_folder=folder, **settings)  # type: ignore[arg-type]
@@ -61,13 +62,20 @@ def served_app(
         ],
         middleware=[Middleware(AccessMiddleware, settings=chosen, access=access)],
     )
+    with serving(app, tls) as (address, server):
+        yield ServedApp(access, address, server)
+
+
+@contextmanager
+def serving(app: ASGIApp, tls: TlsFiles | None = None) -> Iterator[tuple[str, WebServer]]:
+    """Serves an application on a free port."""
     listener = bind("127.0.0.1", 0, may_move=False)
-    server = WebServer(app)
+    server = WebServer(app, tls)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:
         wait_until(lambda: server.started, what="started")
-        yield ServedApp(access, address_of_socket(listener), server)
+        yield address_of_socket(listener, is_tls=tls is not None), server
     finally:
         server.stop()
         thread.join(30)

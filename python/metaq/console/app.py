@@ -7,12 +7,13 @@ import logging
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaq.console import events, static_files
 from metaq.console.access import sign_in
+from metaq.console.access.log_brake import LogBrake
 from metaq.console.access.middleware import AccessMiddleware
 from metaq.console.actions import routes as actions
 from metaq.console.console import Console
@@ -21,6 +22,7 @@ from metaq.console.rendering import refreshes_live, render, render_part
 from metaq.errors import MetaqError, NoSuchGroup, NoSuchMessage
 
 log = logging.getLogger(__name__)
+log.addFilter(LogBrake())
 
 
 def create_app(console: Console) -> ASGIApp:
@@ -35,7 +37,12 @@ def create_app(console: Console) -> ASGIApp:
     app = Starlette(
         routes=routes,
         middleware=[Middleware(AccessMiddleware, settings=console.settings, access=console.access)],
-        exception_handlers={HTTPException: _http_error, MetaqError: _cluster_error, Exception: _failure},
+        exception_handlers={
+            HTTPException: _http_error,
+            MetaqError: _cluster_error,
+            ClientDisconnect: _nobody_waits,
+            Exception: _failure,
+        },
     )
     app.state.console = console
     return BasePath(app, console.settings.base_path)
@@ -60,7 +67,14 @@ class BasePath:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = {403: "forbidden", 404: "not_found"}.get(error.status_code, "refused")
-    return _error_page(request, error.status_code, kind, error.detail)
+    response = _error_page(request, error.status_code, kind, error.detail)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _nobody_waits(request: Request, error: Exception) -> Response:
+    """The answer to somebody who left before the request was complete."""
+    return Response(status_code=400)
 
 
 async def _cluster_error(request: Request, error: Exception) -> Response:
@@ -78,7 +92,10 @@ async def _failure(request: Request, error: Exception) -> Response:
 
 def _error_page(request: Request, status: int, kind: str, detail: str, hint: str = "") -> Response:
     """A page, or a part for the place that asked. If an open page cannot be refreshed, what it shows stays,
-    and the reason stands above it."""
+    and the reason stands above it. Strangers get one line: the frame of a page is for people who are signed
+    in."""
+    if getattr(request.state, "identity", None) is None:
+        return PlainTextResponse(detail, status)
     if refreshes_live(request):
         response = render_part(request, "live_problem.html", status, kind=kind, detail=detail, hint=hint)
         response.headers["HX-Retarget"] = "#live-problem"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from metaq.config.derive import outward_address, resolve_host
 from metaq.config.kinds import join_endpoint, split_endpoint
@@ -45,6 +46,7 @@ class ConsoleFlags:
     tls_certificate: str | None = None
     tls_key: str | None = None
     is_insecure: bool = False
+    public_url: str | None = None
     base_path: str = ""
     host_names: tuple[str, ...] = ()
     state: str | None = None
@@ -64,8 +66,8 @@ async def serve_console(flags: ConsoleFlags, announce: Callable[[Announcement], 
     try:
         listener = _bind(host, port, may_move=flags.listen is None)
         name = _link_host(flags, host)
-        address = address_of_socket(listener, host=name, is_tls=tls is not None, base_path=settings.base_path)
-        announce(place.announce(address))
+        local = address_of_socket(listener, host=name, is_tls=tls is not None, base_path=settings.base_path)
+        announce(place.announce(f"{settings.public_url}/" if settings.public_url else local))
         directory = PasswordDirectory(passwords) if passwords else None
         await run_console(settings, listener, _stop_on_signal(), directory=directory, tls=tls)
     except OSError as error:
@@ -76,29 +78,77 @@ async def serve_console(flags: ConsoleFlags, announce: Callable[[Announcement], 
 
 def console_settings(flags: ConsoleFlags, host: str, tls: TlsFiles | None) -> ConsoleSettings:
     """Returns the settings that follow from the flags. Raises ConfigError."""
-    base_path = flags.base_path.rstrip("/")
-    if not _BASE_PATH.fullmatch(base_path):
-        raise ConfigError(
-            f"--base-path {flags.base_path} is not a path",
-            hint="write it like /metaq, with letters, digits and any of . _ ~ -",
-        )
+    public = _public_url(flags)
     for name in flags.host_names:
         if not _HOST_NAME.fullmatch(name):
             raise ConfigError(
                 f"--host-name {name} is not a host name", hint="write only the name, such as mq.example.com"
             )
+    named = (*flags.host_names, *((public.host,) if public else ()))
     own = {socket.gethostname().lower(), _link_host(flags, host).lower(), host}
     return ConsoleSettings(
         nameservers=flags.nameservers,
         state_folder=Path(flags.state).expanduser().absolute() if flags.state else default_folder(),
-        base_path=base_path,
-        hosts=frozenset(name.lower() for name in (*flags.host_names, *(own if _is_open(host) else ()))),
+        public_url=public.text if public else "",
+        base_path=public.path if public else _base_path(flags),
+        hosts=frozenset(name.lower() for name in (*named, *(own if _is_open(host) else ()))),
         credentials=flags.credentials,
         poll_interval_s=flags.poll_interval_s,
-        secure_cookies=tls is not None,
+        secure_cookies=public.is_tls if public else tls is not None,
         is_beyond_loopback=_is_open(host),
         cluster_label=flags.cluster_label,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _PublicUrl:
+    """The address at which browsers reach the console through a proxy."""
+
+    text: str
+    """Without a slash at the end."""
+    host: str
+    path: str
+    is_tls: bool
+
+
+def _public_url(flags: ConsoleFlags) -> _PublicUrl | None:
+    """Returns the address in --public-url. Raises ConfigError."""
+    if flags.public_url is None:
+        return None
+    try:
+        url = urlsplit(flags.public_url)
+        # Raises ValueError for a port that is none.
+        host, _ = url.hostname or "", url.port
+    except ValueError:
+        url, host = urlsplit(""), ""
+    path = url.path.rstrip("/")
+    is_plain = not url.query and not url.fragment and "@" not in url.netloc
+    if not (url.scheme in ("https", "http") and _HOST_NAME.fullmatch(host) and is_plain):
+        raise ConfigError(
+            f"--public-url {flags.public_url} is not the address of a console",
+            hint="write it like https://tools.example.com/metaq",
+        )
+    _check_path("--public-url", path)
+    if flags.base_path and _base_path(flags) != path:
+        raise ConfigError(
+            f"--public-url {flags.public_url} and --base-path {flags.base_path} name two paths",
+            hint="leave --base-path out; it follows from --public-url",
+        )
+    return _PublicUrl(f"{url.scheme}://{url.netloc}{path}", host, path, url.scheme == "https")
+
+
+def _base_path(flags: ConsoleFlags) -> str:
+    path = flags.base_path.rstrip("/")
+    _check_path("--base-path", path, flags.base_path)
+    return path
+
+
+def _check_path(flag: str, path: str, written: str = "") -> None:
+    if not _BASE_PATH.fullmatch(path):
+        raise ConfigError(
+            f"{flag} {written or path} is not a path",
+            hint="write it like /metaq, with letters, digits and any of . _ ~ -",
+        )
 
 
 def check_safety(

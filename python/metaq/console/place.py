@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -45,6 +46,7 @@ class Place:
         """Makes the folder, which the flag chooses, and locks it. Raises CommandError."""
         try:
             make_private_directory(folder)
+            _check_owner(folder, flag)
             return cls(folder, HeldFile(folder / _LOCK))
         except BlockingIOError:
             raise CommandError(
@@ -67,6 +69,22 @@ class Place:
     def leave(self) -> None:
         """Gives the folder up. Safe to call twice."""
         self._lock.close()
+
+
+def _check_owner(folder: Path, flag: str) -> None:
+    """Raises CommandError if another account can change the folder: it could put links of its own there."""
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        raise CommandError(
+            f"{folder} belongs to another account, so it cannot be used for the console",
+            hint=f"choose another folder with {flag}, or run the console as the owner of this one",
+        )
+    if status.st_mode & 0o022:
+        raise CommandError(
+            f"other accounts may write to {folder}, so it cannot be used for the console",
+            hint=f"run `chmod go-w {shlex.quote(str(folder))}` if you know all its files, "
+            f"or choose another folder with {flag}",
+        )
 
 
 def new_link(folder: Path, role: Role) -> str:

@@ -17,6 +17,8 @@ class ConsoleSettings:
     """Has the sessions, the links and the audit log. Only its owner may read it."""
     base_path: str = ""
     """The path under which a proxy serves the console, such as `/metaq`; empty if it has the whole host."""
+    public_url: str = ""
+    """The address in links, such as `https://tools.example.com/metaq`; empty if it is that of the request."""
     hosts: frozenset[str] = frozenset()
     """Host names that requests may name, beside the loopback names."""
     credentials: Credentials | None = None

@@ -5,27 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from metaq.console.access.headers import SecureHeaders
+from metaq.console.access.log_brake import LogBrake
+
+_uvicorn_log = logging.getLogger("uvicorn.error")
+_uvicorn_log.addFilter(LogBrake())
 
 CONNECTIONS_MAX: Final = 256
 """Requests on further connections get code 503."""
 CONNECTIONS_HARD_MAX: Final = 2 * CONNECTIONS_MAX
-"""Further connections are closed at once."""
+"""Further connections are closed at once. One that still negotiates TLS counts as well."""
+TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
 REQUEST_HEAD_BYTES_MAX: Final = 32 * 1024
 REQUEST_HEAD_TIMEOUT_S: Final = 10.0
+"""Also the time for the rest of a body whose request has its answer already."""
 IDLE_TIMEOUT_S: Final = 30
 WRITE_TIMEOUT_S: Final = 30.0
 """A browser that does not read its answer for this time is gone."""
+_ACCEPT_PAUSE_S: Final = 1.0
 _GRACE_S: Final = 0.2
 _ACTION_GRACE_S: Final = 3.0
 
@@ -43,11 +50,11 @@ class WebServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, tls: TlsFiles | None = None) -> None:
         # Bad requests of others are not worth a line in the log; failures of pages are.
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        _uvicorn_log.setLevel(logging.ERROR)
         super().__init__(
             uvicorn.Config(
                 SecureHeaders(app),
-                http=_LimitedProtocol,
+                http="h11",
                 ws="none",
                 lifespan="off",
                 loop="asyncio",
@@ -62,6 +69,8 @@ class WebServer(uvicorn.Server):
                 ssl_keyfile=tls.key if tls else None,
             )
         )
+        self._accepting: list[asyncio.Task[None]] = []
+        self._opening: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
         """Lets `serve` return soon."""
@@ -72,10 +81,21 @@ class WebServer(uvicorn.Server):
         """Leaves signals to the process that serves."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts connections itself: with uvicorn, those that negotiate TLS have no limit."""
+        assert sockets is not None
+        _raise_descriptor_limit()
+        for listener in sockets:
+            listener.setblocking(False)
+            self._accepting.append(asyncio.create_task(self._accept(listener)))
+        self.started = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends open pages at once. Changes that run may finish for a few seconds."""
-        for server in self.servers:
-            server.close()
+        ending = [*self._accepting, *self._opening]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         for connection in list(self.server_state.connections):
             connection.shutdown()
         await self._wait_for_tasks(_GRACE_S)
@@ -85,34 +105,65 @@ class WebServer(uvicorn.Server):
         for task in list(self.server_state.tasks):
             task.cancel()
 
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except ConnectionAbortedError:
+                continue
+            except OSError:
+                # Descriptors or memory are short.
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if len(self.server_state.connections) + len(self._opening) >= CONNECTIONS_HARD_MAX:
+                connection.close()
+                continue
+            opening = asyncio.create_task(self._open(connection))
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket) -> None:
+        """Hands a connection to a protocol, after the TLS handshake if there is one."""
+        context = self.config.ssl
+        # Strangers and port scanners fail here, which is not worth a line in the log.
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _LimitedProtocol(self.config, self.server_state, self.lifespan.state),
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if context else None,
+            )
+
     async def _wait_for_tasks(self, timeout_s: float) -> None:
         if self.server_state.tasks:
             await asyncio.wait(self.server_state.tasks, timeout=timeout_s)
 
 
 class _LimitedProtocol(H11Protocol):
-    """Closes connections that are too many or too slow. Uvicorn itself waits for a request without end."""
+    """Closes connections that are too slow. Uvicorn itself waits for a request without end."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._head_deadline = _Deadline(self.loop, REQUEST_HEAD_TIMEOUT_S)
+        self._read_deadline = _Deadline(self.loop, REQUEST_HEAD_TIMEOUT_S)
         self._write_deadline = _Deadline(self.loop, WRITE_TIMEOUT_S)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_HARD_MAX:
-            transport.abort()
-        else:
-            self._watch_head()
+        if self.scheme == "http":
+            # Even one byte that the browser does not read counts as slow: a close would wait for it without
+            # end. With TLS, a close has a time-out of its own.
+            transport.set_write_buffer_limits(high=0)
+        self._watch_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_deadline.lift()
+        self._read_deadline.lift()
         self._write_deadline.lift()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch_head()
+        self._watch_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -122,12 +173,14 @@ class _LimitedProtocol(H11Protocol):
         self._write_deadline.lift()
         super().resume_writing()
 
-    def _watch_head(self) -> None:
-        """Sets a deadline as long as the head of a request is on its way."""
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            self._head_deadline.set(self.transport)
+    def _watch_reading(self) -> None:
+        """Sets a deadline as long as no request is served. So the head of a request must arrive in time, and
+        likewise the rest of a body after its answer, for which uvicorn has no timer."""
+        is_served = self.cycle is not None and not self.cycle.response_complete
+        if is_served or self.transport.is_closing():
+            self._read_deadline.lift()
         else:
-            self._head_deadline.lift()
+            self._read_deadline.set(self.transport)
 
 
 class _Deadline:
@@ -147,3 +200,10 @@ class _Deadline:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _raise_descriptor_limit() -> None:
+    """Lets the process open as many sockets as the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

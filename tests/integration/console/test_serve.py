@@ -218,6 +218,47 @@ def test_a_console_alone_with_tls_and_passwords(tmp_path: Path) -> None:
         metaq.kill()
 
 
+def test_a_console_behind_a_proxy_with_tls(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    metaq = Metaq(
+        *("console", "--namesrv", "127.0.0.1:1", "--listen", "127.0.0.1:0", "--state", state),
+        *("--public-url", "https://tools.example.com/metaq/"),
+        home=tmp_path,
+    )
+    try:
+        public = "https://tools.example.com/metaq/"
+        made = run("console", "link", "--state", state).stdout.strip()
+        assert metaq.ready["console"] == public
+        for link in (metaq.ready["console_link"], metaq.ready["console_viewer_link"], made):
+            assert link.startswith(f"{public}?token=")
+        # The proxy speaks plain HTTP with the console, and passes the name on.
+        (port,) = listening_ports(metaq.pid)
+        proxy = Visitor(f"http://127.0.0.1:{port}/")
+        answer = proxy.get(made.removeprefix("https://tools.example.com"), Host="tools.example.com")
+        assert (answer.status, answer.location) == (303, "/metaq/")
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith("__Secure-metaq-") and "Secure" in cookie.split("; ")
+        assert proxy.get("/metaq/settings", Host="tools.example.com").status == 200
+        assert metaq.stop() == 0
+    finally:
+        metaq.kill()
+
+
+def listening_ports(pid: int) -> set[int]:
+    """Returns the ports of IPv4 on which a process listens."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            sockets.add(str(descriptor.readlink()))
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    listening = "0A"
+    return {
+        int(row[1].partition(":")[2], 16)
+        for row in rows
+        if row[3] == listening and f"socket:[{row[9]}]" in sockets
+    }
+
+
 def sign_in(visitor: Visitor, password: str) -> Answer:
     found = re.search(r'name="csrf" value="([0-9a-f]+)"', visitor.get("/login?next=/settings").text)
     assert found

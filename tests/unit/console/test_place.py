@@ -60,6 +60,27 @@ def test_another_account_makes_no_links(tmp_path: Path, monkeypatch: pytest.Monk
     place.leave()
 
 
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_folder_that_others_may_change_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "console"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(CommandError, match=f"other accounts may write to {folder}") as refused:
+        Place.claim(folder, flag="--data")
+    assert f"`chmod go-w {folder}`" in refused.value.hint and "--data" in refused.value.hint
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o755)
+    Place.claim(folder).leave()
+
+
+def test_a_folder_of_another_account_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 54_321)
+    with pytest.raises(CommandError, match=f"{tmp_path} belongs to another account") as refused:
+        Place.claim(tmp_path)
+    assert "choose another folder with --state" in refused.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match="cannot be used for the console") as refused:

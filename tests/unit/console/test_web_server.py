@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import socket
+import ssl
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,7 +14,10 @@ import pytest
 from metaq.console import web_server
 from metaq.console.access import body
 from metaq.console.access.roles import Role
+from metaq.console.web_server import TlsFiles
 from tests.support.console_app import ServedApp, served_app
+from tests.support.etcd import Certificates
+from tests.support.visitor import Visitor
 from tests.support.waiting import wait_until
 
 
@@ -59,6 +64,36 @@ def test_clients_that_do_not_send_are_dropped(tmp_path: Path, monkeypatch: pytes
             assert half.recv(65_536).startswith(b"HTTP/1.1 408 ")
 
 
+def test_the_rest_of_a_body_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_server, "REQUEST_HEAD_TIMEOUT_S", 0.2)
+    with served_app(tmp_path) as app, connected(app) as client:
+        client.sendall(b"POST /size HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")
+        assert _answer(client).startswith(b"HTTP/1.1 401 ")
+        # The first byte after the answer ends uvicorn's own timer.
+        client.sendall(b"x")
+        assert _is_ended(client)
+
+
+def test_a_connection_goes_on_after_the_rest_of_a_body(tmp_path: Path) -> None:
+    with served_app(tmp_path) as app, connected(app) as client:
+        for _ in range(3):
+            client.sendall(b"POST /size HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
+            assert _answer(client).startswith(b"HTTP/1.1 401 ")
+            client.sendall(b"xyz")
+
+
+def _answer(client: socket.socket) -> bytes:
+    """Returns the whole answer to somebody who is not signed in."""
+    answer = b""
+    while b"metaq console link" not in answer:
+        received = client.recv(65_536)
+        assert received, answer
+        answer += received
+    return answer
+
+
 def _is_ended(client: socket.socket) -> bool:
     try:
         return client.recv(1) == b""
@@ -75,6 +110,55 @@ def test_a_reader_that_stops_reading_is_dropped(tmp_path: Path, monkeypatch: pyt
             deaf.sendall(f"GET /flood HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode())
             wait_until(lambda: app.server.server_state.connections, what="connected")
             wait_until(lambda: not app.server.server_state.connections, what="dropped")
+
+
+def test_a_few_bytes_that_nobody_reads_do_not_hold_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_server, "WRITE_TIMEOUT_S", 0.2)
+    with served_app(tmp_path) as app, socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        address = urlsplit(app.address)
+        deaf.connect((address.hostname, address.port))
+        wait_until(lambda: app.server.server_state.connections, what="connected")
+        (protocol,) = app.server.server_state.connections
+        transport = protocol.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        # Short answers, until the system takes no more of them: the last one waits in this process.
+        while not transport.get_write_buffer_size():
+            goal = app.server.server_state.total_requests + 1
+            deaf.sendall(b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            wait_until(
+                lambda goal=goal: (
+                    app.server.server_state.total_requests == goal or transport.get_write_buffer_size()
+                ),
+                what="answered",
+                interval_s=0.001,
+            )
+        wait_until(lambda: not app.server.server_state.connections, what="dropped")
+
+
+def test_connections_that_negotiate_tls_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "CONNECTIONS_HARD_MAX", 4)
+    monkeypatch.setattr(web_server, "TLS_HANDSHAKE_TIMEOUT_S", 1.0)
+    certificates = Certificates.make(tmp_path)
+    tls = TlsFiles(str(certificates.cert), str(certificates.key))
+    with served_app(tmp_path, tls=tls) as app:
+        crowd = [connected(app) for _ in range(8)]
+        # Four at once because they are too many, the others because they stay silent.
+        assert all(_is_ended(client) for client in crowd)
+        context = ssl.create_default_context(cafile=str(certificates.ca))
+        assert Visitor(app.address, context=context).get("/login").status == 200
+
+
+def test_the_process_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before, 512), hard))
+    try:
+        with served_app(tmp_path):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
 def test_many_connections_are_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,14 @@ def console(
         bool,
         typer.Option("--insecure", help="Allow other machines to connect without a password or without TLS."),
     ] = False,
+    public_url: Annotated[
+        str | None,
+        _text(
+            "--public-url",
+            "Address of the console behind a proxy, such as https://tools.example.com/metaq.",
+            "URL",
+        ),
+    ] = None,
     base_path: Annotated[
         str | None, _text("--base-path", "Path of the console behind a proxy, such as /metaq.", "PATH")
     ] = None,
@@ -105,6 +113,7 @@ def console(
         tls_certificate=tls_cert,
         tls_key=tls_key,
         is_insecure=insecure,
+        public_url=public_url,
         base_path=base_path or "",
         host_names=tuple(host_name or ()),
         state=state,

@@ -18,6 +18,7 @@ TOO_SLOW: Final = f"The request did not arrive within {BODY_TIMEOUT_S:.0f} s. Se
 class BoundedBody:
     """A `receive` that raises HTTPException 413 for a large body and 408 for a slow one.
 
+    The time begins with the first look at the body and counts for all of it, in however many parts it comes.
     With `read` the middleware takes the body first; pages then get it from here.
     """
 
@@ -26,6 +27,7 @@ class BoundedBody:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._is_complete = False
+        self._deadline_s: float | None = None
         self._kept: Message | None = None
 
     async def __call__(self) -> Message:
@@ -35,8 +37,10 @@ class BoundedBody:
         if self._is_complete:
             # From now on pages only wait for the end of the connection.
             return await self._receive()
+        if self._deadline_s is None:
+            self._deadline_s = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout_at(self._deadline_s):
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(408, TOO_SLOW, {"Connection": "close"}) from None
@@ -48,14 +52,13 @@ class BoundedBody:
         return message
 
     async def read(self) -> bytes:
-        """Returns the whole body and keeps it for the page."""
+        """Returns the whole body and keeps it for the page. Raises HTTPException."""
         parts = []
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            while not self._is_complete:
-                message = await self()
-                if message["type"] == "http.disconnect":
-                    break
-                parts.append(message.get("body", b""))
+        while not self._is_complete:
+            message = await self()
+            if message["type"] == "http.disconnect":
+                break
+            parts.append(message.get("body", b""))
         body = b"".join(parts)
         self._kept = {"type": "http.request", "body": body, "more_body": False}
         return body

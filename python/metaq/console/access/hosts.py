@@ -1,4 +1,4 @@
-"""The Host and Origin headers that are accepted.
+"""The Host and Origin headers that are accepted, and the addresses to which a browser is sent on.
 
 A web page of somebody else can give its own name the address 127.0.0.1 and so ask the console from the
 reader's browser. Its requests then carry that name in Host.
@@ -12,6 +12,7 @@ from typing import Final
 
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?", re.IGNORECASE)
 """A name, or an address of IPv6 in brackets, and a port."""
+_PATH_LENGTH_MAX: Final = 2000
 
 
 def is_known_host(host: str, hosts: frozenset[str]) -> bool:
@@ -33,6 +34,19 @@ def is_own_request(*, origin: str, fetch_site: str, host: str, hosts: frozenset[
     place = origin.partition("://")[2].lower()
     # A proxy may put another name into Host, so a name of ours is right as well.
     return place == host.lower() or _name(place) in hosts
+
+
+def own_path(path: str) -> str:
+    """Returns a path of this host, which somebody else may have chosen: `/` in place of any other address,
+    such as `//host` or `/\\host`."""
+    is_own = (
+        path.startswith("/")
+        and not path.startswith(("//", "/\\"))
+        and path.isprintable()
+        and path.isascii()
+        and len(path) <= _PATH_LENGTH_MAX
+    )
+    return path if is_own else "/"
 
 
 def _name(host: str) -> str:

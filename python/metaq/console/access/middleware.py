@@ -14,27 +14,34 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaq.console.access.access import Access
-from metaq.console.access.body import BODY_BYTES_MAX, TOO_LARGE, TOO_SLOW, BoundedBody
+from metaq.console.access.body import BODY_BYTES_MAX, TOO_LARGE, BoundedBody
 from metaq.console.access.headers import is_static, secured
-from metaq.console.access.hosts import is_known_host, is_own_request
+from metaq.console.access.hosts import is_known_host, is_own_request, own_path
+from metaq.console.access.log_brake import LogBrake
 from metaq.console.access.roles import Identity, Role, address_of, only_for
 from metaq.console.access.sign_in import LOGIN, LOGOUT, begin_session, sign_in_page
 from metaq.console.settings import ConsoleSettings
 
 _log = logging.getLogger(__name__)
+_log.addFilter(LogBrake())
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_LOGIN_BYTES_MAX: Final = 64 * 1024
+_SMALL_BODY_BYTES_MAX: Final = 64 * 1024
+_FORM: Final = "application/x-www-form-urlencoded"
 _UNKNOWN_HOST: Final = (
     "The console does not know this host name. Use 127.0.0.1 or localhost, "
     "or allow the name with `metaq console --host-name NAME`."
 )
+_MALFORMED: Final = "The address must be a path, and a request that only reads must have no body."
+_NO_FORM: Final = f"The console takes forms of the type {_FORM} only."
 _FOREIGN: Final = "This request does not come from a page of this console."
 _NO_CSRF: Final = (
     "The request lacks the token of your session (X-CSRF-Token, or the field csrf). Reload the page."
 )
 _VIEWER_MAY_SEND: Final = frozenset({LOGOUT, "/preferences"})
 """Paths to which a viewer may send forms: they change nothing but this person's own browser."""
+_SMALL: Final = _VIEWER_MAY_SEND | {LOGIN}
+"""Paths with small forms, which need no operator."""
 _NOT_SIGNED_IN: Final = (
     "You are not signed in. Open the link that the console printed, or run `metaq console link`."
 )
@@ -56,7 +63,7 @@ class AccessMiddleware:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        body = BoundedBody(receive, bytes_max=_LOGIN_BYTES_MAX if path == LOGIN else BODY_BYTES_MAX)
+        body = BoundedBody(receive, bytes_max=_SMALL_BODY_BYTES_MAX if path in _SMALL else BODY_BYTES_MAX)
         request = Request(scope, body)
         request.state.access = self._access
         request.state.identity = None
@@ -76,7 +83,12 @@ class AccessMiddleware:
         host = request.headers.get("host", "")
         if not is_known_host(host, self._settings.hosts):
             return PlainTextResponse(_UNKNOWN_HOST, 400)
-        if request.method not in _READING:
+        if not request.scope["path"].startswith("/"):
+            return PlainTextResponse(_MALFORMED, 400)
+        if request.method in _READING:
+            if "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0":
+                return PlainTextResponse(_MALFORMED, 400, {"Connection": "close"})
+        else:
             if not is_own_request(
                 origin=request.headers.get("origin", ""),
                 fetch_site=request.headers.get("sec-fetch-site", ""),
@@ -87,6 +99,9 @@ class AccessMiddleware:
             length = request.headers.get("content-length", "0")
             if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
                 return PlainTextResponse(TOO_LARGE, 413, {"Connection": "close"})
+            # A form in parts may name a character set that takes minutes to decode.
+            if _content_type(request) not in ("", _FORM):
+                return PlainTextResponse(_NO_FORM, 415)
         return None
 
     async def _admit(self, request: Request, body: BoundedBody, identity: Identity | None) -> Response | None:
@@ -99,14 +114,14 @@ class AccessMiddleware:
             return self._ask_to_sign_in(request)
         if request.method in _READING:
             return None
+        if not identity.role.permits(Role.operator) and request.scope["path"] not in _VIEWER_MAY_SEND:
+            return PlainTextResponse(only_for(Role.operator, identity), 403)
         try:
             given = request.headers.get("x-csrf-token") or await _field(request, body, "csrf")
         except HTTPException as error:
             return PlainTextResponse(error.detail, error.status_code, error.headers)
         if not hmac.compare_digest(given.encode(), identity.csrf.encode()):
             return PlainTextResponse(_NO_CSRF, 403)
-        if not identity.role.permits(Role.operator) and request.scope["path"] not in _VIEWER_MAY_SEND:
-            return PlainTextResponse(only_for(Role.operator, identity), 403)
         return None
 
     async def _use_link(self, request: Request, identity: Identity | None) -> Response:
@@ -168,13 +183,9 @@ class AccessMiddleware:
 
 async def _field(request: Request, body: BoundedBody, name: str) -> str:
     """Returns a field of a form, or an empty text. The page can read the form again."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
+    if _content_type(request) != _FORM:
         return ""
-    try:
-        content = await body.read()
-    except TimeoutError:
-        raise HTTPException(408, TOO_SLOW, {"Connection": "close"}) from None
+    content = await body.read()
 
     async def receive() -> Message:
         return {"type": "http.request", "body": content, "more_body": False}
@@ -185,12 +196,14 @@ async def _field(request: Request, body: BoundedBody, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 def _is_prefetch(request: Request) -> bool:
     purposes = (request.headers.get(name, "") for name in ("sec-purpose", "purpose", "x-moz"))
     return any("prefetch" in purpose or "prerender" in purpose for purpose in purposes)
 
 
 def _address(settings: ConsoleSettings, path: str, query: list[tuple[str, str]]) -> str:
-    # Two slashes at the start would name another host.
-    own = "/" + path.lstrip("/\\")
-    return f"{settings.base_path}{own}" + (f"?{urlencode(query)}" if query else "")
+    return f"{settings.base_path}{own_path(path)}" + (f"?{urlencode(query)}" if query else "")

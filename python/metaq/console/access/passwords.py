@@ -23,6 +23,10 @@ _FORGET_AFTER_S: Final = 900.0
 _ADDRESSES_MAX: Final = 10_000
 _TOTAL_FAILURES_MAX: Final = 100
 """Wrong passwords from all addresses together that cost no wait. One per second is forgiven."""
+_SIGN_INS_MAX: Final = 100
+"""Sign-ins with one name that cost no wait."""
+_SIGN_INS_PER_S: Final = 1 / 20
+"""After those. Each is a session and a line of the audit log, which holds about 80,000."""
 
 
 class PasswordDirectory:
@@ -51,8 +55,23 @@ class _Failures:
     last_s: float
 
 
+@dataclass(slots=True)
+class _Level:
+    """A count that falls at a steady rate. Whoever finds it full waits."""
+
+    full: int
+    fall_per_s: float
+    at_s: float
+    count: float = 0.0
+
+    def wait_s(self, now: float) -> float:
+        self.count = max(self.count - (now - self.at_s) * self.fall_per_s, 0.0)
+        self.at_s = now
+        return max((self.count - self.full + 1) / self.fall_per_s, 0.0)
+
+
 class SignInBrake:
-    """Slows down whoever tries many passwords, from one address or from many.
+    """Slows down whoever tries many passwords, from one address or from many, and whoever signs in often.
 
     An attempt counts as failed when it begins, so that attempts at the same time gain nothing.
     """
@@ -60,18 +79,17 @@ class SignInBrake:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._addresses: OrderedDict[str, _Failures] = OrderedDict()
-        self._total = 0.0
-        self._total_at_s = clock()
+        self._total = _Level(_TOTAL_FAILURES_MAX, 1.0, clock())
+        self._sign_ins: dict[str, _Level] = {}
 
     def begin(self, address: str) -> float:
         """Returns 0 if the attempt may go on, or else the seconds to wait; then it does not count."""
         now, key = self._clock(), _network(address)
-        self._forgive(now)
         failures = self._addresses.get(key)
         if failures is not None and now - failures.last_s >= _FORGET_AFTER_S:
             del self._addresses[key]
             failures = None
-        wait_s = max(self._total - _TOTAL_FAILURES_MAX + 1, 0.0)
+        wait_s = self._total.wait_s(now)
         if failures is not None and failures.count >= _FREE_FAILURES:
             pause_s = min(2.0 ** (failures.count - _FREE_FAILURES), _WAIT_S_MAX)
             wait_s = max(wait_s, failures.last_s + pause_s - now)
@@ -81,17 +99,24 @@ class SignInBrake:
         self._addresses.move_to_end(key)
         if len(self._addresses) > _ADDRESSES_MAX:
             self._addresses.popitem(last=False)
-        self._total += 1
+        self._total.count += 1
         return 0.0
 
-    def succeeded(self, address: str) -> None:
-        """Forgets the failures of an address whose attempt was right."""
-        if self._addresses.pop(_network(address), None) is not None:
-            self._total = max(self._total - 1, 0.0)
-
-    def _forgive(self, now: float) -> None:
-        self._total = max(self._total - (now - self._total_at_s), 0.0)
-        self._total_at_s = now
+    def succeed(self, address: str, name: str) -> float:
+        """Takes back an attempt that was right; earlier failures stay, because one account must not hide
+        guesses at another. Returns 0 if the session may begin, or else the seconds to wait."""
+        now, key = self._clock(), _network(address)
+        failures = self._addresses.get(key)
+        if failures is not None:
+            failures.count -= 1
+            self._total.count = max(self._total.count - 1, 0.0)
+            if failures.count <= 0:
+                del self._addresses[key]
+        level = self._sign_ins.setdefault(name, _Level(_SIGN_INS_MAX, _SIGN_INS_PER_S, now))
+        wait_s = level.wait_s(now)
+        if wait_s == 0:
+            level.count += 1
+        return wait_s
 
 
 def _network(address: str) -> str:

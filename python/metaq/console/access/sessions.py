@@ -62,8 +62,7 @@ class Sessions:
         session_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
         self._drop_old()
         while len(self._sessions) >= self._sessions_max:
-            # Sessions are in the order in which they began.
-            del self._sessions[next(iter(self._sessions))]
+            del self._sessions[self._first_to_end()]
         session = _Session(session_id, _hashed(secret), name, role, _now_ms())
         self._sessions[session_id] = session
         await self._write()
@@ -88,6 +87,13 @@ class Sessions:
 
     def _is_over(self, session: _Session) -> bool:
         return _now_ms() - session.began_ms >= self._age_ms_max
+
+    def _first_to_end(self) -> str:
+        """Returns the oldest session of a viewer, or else of anybody: many viewers must not sign an operator
+        out."""
+        # Sessions are in the order in which they began.
+        viewers = (key for key, session in self._sessions.items() if session.role is Role.viewer)
+        return next(viewers, None) or next(iter(self._sessions))
 
     def _drop_old(self) -> None:
         self._sessions = {key: one for key, one in self._sessions.items() if not self._is_over(one)}

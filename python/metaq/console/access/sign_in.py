@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import math
+import re
 import secrets
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from metaq.console.access.hosts import own_path
 from metaq.console.access.roles import Role, address_of, identity_of
 from metaq.console.access.sessions import csrf_token
 from metaq.console.static_files import static_path
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
-_NEXT_LENGTH_MAX: Final = 2000
+_FORM_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 async def show_sign_in(request: Request) -> Response:
@@ -36,7 +38,7 @@ async def show_sign_in(request: Request) -> Response:
 async def sign_in(request: Request) -> Response:
     """Signs in by name and password."""
     access: Access = request.state.access
-    async with request.form(max_files=0, max_fields=10) as form:
+    async with request.form(max_fields=10) as form:
         name, password, csrf, wanted = (
             str(form.get(field, "")) for field in ("name", "password", "csrf", "next")
         )
@@ -47,14 +49,13 @@ async def sign_in(request: Request) -> Response:
         return sign_in_page(request, 403, wanted=wanted)
     wait_s = access.brake.begin(address_of(request))
     if wait_s > 0:
-        seconds = math.ceil(wait_s)
-        page = sign_in_page(request, 429, wanted=wanted, problem="too_many", seconds=seconds)
-        page.headers["Retry-After"] = str(seconds)
-        return page
+        return _wait_page(request, wanted, "too_many", wait_s)
     identity = await access.directory.sign_in(name, password)
     if identity is None:
         return sign_in_page(request, 403, wanted=wanted, problem="wrong_password")
-    access.brake.succeeded(address_of(request))
+    wait_s = access.brake.succeed(address_of(request), identity.name)
+    if wait_s > 0:
+        return _wait_page(request, wanted, "too_many_sign_ins", wait_s)
     response = RedirectResponse(_next(request, wanted), 303)
     response.delete_cookie(_form_cookie(access), path=access.cookie_path)
     await begin_session(request, response, identity.name, identity.role, how="password")
@@ -100,7 +101,10 @@ def sign_in_page(
     language = chosen_language(
         request.cookies.get("metaq-language"), request.headers.get("accept-language", "")
     )
-    form_secret = request.cookies.get(_form_cookie(access)) or secrets.token_urlsafe(32)
+    theme = request.cookies.get("metaq-theme", "")
+    form_secret = request.cookies.get(_form_cookie(access), "")
+    if not _FORM_SECRET.fullmatch(form_secret):
+        form_secret = secrets.token_urlsafe(32)
 
     def t(key: str, **fields: object) -> str:
         return word(language, key, fields)
@@ -110,13 +114,14 @@ def sign_in_page(
         .get_template("sign_in.html")
         .render(
             t=t,
-            url=lambda path: access.settings.base_path + path,
+            base_path=access.settings.base_path,
             static=lambda name: access.settings.base_path + static_path(name),
             language=language,
+            theme=theme if theme in ("light", "dark") else "auto",
             problem=t(f"sign_in.{problem}", seconds=seconds) if problem else "",
             is_error=problem not in ("", "signed_out"),
             has_passwords=access.directory is not None,
-            wanted=wanted if _is_own_path(wanted) else "",
+            wanted=own_path(wanted) if wanted else "",
             csrf=csrf_token(form_secret),
         )
     )
@@ -132,6 +137,13 @@ def sign_in_page(
     return response
 
 
+def _wait_page(request: Request, wanted: str, problem: str, wait_s: float) -> Response:
+    seconds = math.ceil(wait_s)
+    page = sign_in_page(request, 429, wanted=wanted, problem=problem, seconds=seconds)
+    page.headers["Retry-After"] = str(seconds)
+    return page
+
+
 def _forget(response: Response, access: Access) -> None:
     response.delete_cookie(
         access.cookie_name, path=access.cookie_path, secure=access.settings.secure_cookies, httponly=True
@@ -145,18 +157,7 @@ def _form_cookie(access: Access) -> str:
 
 def _next(request: Request, wanted: str) -> str:
     access: Access = request.state.access
-    return access.settings.base_path + (wanted if _is_own_path(wanted) else "/")
-
-
-def _is_own_path(path: str) -> bool:
-    """Returns whether an address leads to a page of this console, and not to another host."""
-    return (
-        path.startswith("/")
-        and not path.startswith(("//", "/\\"))
-        and path.isprintable()
-        and path.isascii()
-        and len(path) <= _NEXT_LENGTH_MAX
-    )
+    return access.settings.base_path + own_path(wanted)
 
 
 @cache

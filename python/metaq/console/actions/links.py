@@ -43,9 +43,11 @@ def _role(call: Call) -> Role:
 
 
 def _address(call: Call) -> str:
-    """Returns the address of the console as the person who asks sees it."""
-    url = call.request.url
-    scheme = "https" if call.console.settings.secure_cookies else url.scheme
+    """Returns the address of the console as the person who asks sees it. A proxy in front may hide it."""
+    settings, url = call.console.settings, call.request.url
+    if settings.public_url:
+        return f"{settings.public_url}/"
+    scheme = "https" if settings.secure_cookies else url.scheme
     return f"{scheme}://{url.netloc}{url_of(call.request, '/')}"
 
 

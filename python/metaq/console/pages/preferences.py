@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from metaq.console.access.hosts import own_path
 from metaq.console.console import console_of
 from metaq.console.words import LANGUAGES
 
@@ -17,12 +18,8 @@ async def change(request: Request) -> Response:
     """Stores what was chosen and goes back to the page."""
     settings = console_of(request).settings
     form = await request.form()
-    back = form.get("back")
-    # Only a path of this console: `//host` would be another one.
-    is_ours = (
-        isinstance(back, str) and back.startswith(settings.base_path + "/") and not back.startswith("//")
-    )
-    response = RedirectResponse(str(back) if is_ours else settings.base_path + "/", status_code=303)
+    back = str(form.get("back", "")).removeprefix(settings.base_path)
+    response = RedirectResponse(settings.base_path + own_path(back), status_code=303)
     language, theme = form.get("language"), form.get("theme")
     if theme == "next":
         theme = NEXT_THEME.get(request.cookies.get("metaq-theme", "auto"), "dark")
@@ -40,12 +37,6 @@ async def change(request: Request) -> Response:
                 secure=settings.secure_cookies,
             )
     return response
-
-
-def _own_path(back: object, base_path: str) -> str:
-    """Returns the page to go back to: `//host` and `/\\host` would be another site."""
-    is_path = isinstance(back, str) and back.startswith(f"{base_path}/") and back.isprintable()
-    return str(back) if is_path and str(back)[1:2] not in ("/", "\\") else f"{base_path}/"
 
 
 ROUTES = [Route("/preferences", change, methods=["POST"])]

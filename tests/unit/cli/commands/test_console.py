@@ -44,6 +44,19 @@ from tests.support.invoking import CommandLine
         ),
         (("--base-path", "metaq"), "--base-path metaq is not a path", "write it like /metaq, "),
         (("--host-name", "http://x"), "--host-name http://x is not a host name", "write only the name, "),
+        *(
+            (("--public-url", url), f"--public-url {url} is not the address of a console", "write it like ")
+            for url in (
+                *("tools.example.com", "ftp://x", "https://", "https://x:y", "https://x?a=b", "https://x/#a"),
+                *("https://user@x", "https://[x/", "https://a b/"),
+            )
+        ),
+        (("--public-url", "https://x/a b"), "--public-url /a b is not a path", "write it like /metaq, "),
+        (
+            ("--public-url", "https://x/metaq", "--base-path", "/mq"),
+            "--public-url https://x/metaq and --base-path /mq name two paths",
+            "leave --base-path out",
+        ),
         (("--listen", "nowhere"), "--listen nowhere ", ""),
         (("--state", "x", "link"), "--state is a flag of `metaq console` itself, not of ", "write it after "),
         (("link", "--state", "x", "--data", "y"), "--state and --data name two folders", "use one of them"),
@@ -76,3 +89,19 @@ def test_insecure_waives_both() -> None:
     settings = console_settings(flags, "0.0.0.0", TlsFiles("c", "k"))
     assert "mq.example.com" in settings.hosts
     assert (settings.base_path, settings.is_beyond_loopback, settings.secure_cookies) == ("/mq", True, True)
+
+
+def test_a_public_url_sets_links_cookies_host_name_and_path() -> None:
+    url = "https://Tools.example.com:8443/metaq/"
+    settings = console_settings(
+        ConsoleFlags("127.0.0.1:9876", public_url=url, base_path="/metaq"), "127.0.0.1", None
+    )
+    assert settings.public_url == "https://Tools.example.com:8443/metaq"
+    assert (settings.base_path, settings.hosts) == ("/metaq", frozenset({"tools.example.com"}))
+    assert settings.secure_cookies
+    plain = console_settings(
+        ConsoleFlags("127.0.0.1:9876", public_url="http://[fd00::1]"), "127.0.0.1", TlsFiles("c", "k")
+    )
+    assert (plain.base_path, plain.hosts) == ("", frozenset({"fd00::1"}))
+    # Browsers would not send such cookies to an address without TLS.
+    assert not plain.secure_cookies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.console.access.hosts import is_known_host, is_own_request
+from metaq.console.access.hosts import is_known_host, is_own_request, own_path
 
 HOSTS = frozenset({"mq.example.com"})
 
@@ -51,3 +51,16 @@ def test_names_of_others(host: str) -> None:
 def test_origins(origin: str, fetch_site: str, is_own: bool) -> None:
     found = is_own_request(origin=origin, fetch_site=fetch_site, host="127.0.0.1:8080", hosts=HOSTS)
     assert found is is_own
+
+
+@pytest.mark.parametrize("path", ["/", "/topics/a%2Fb?search=x", "/a//b"])
+def test_paths_of_this_host(path: str) -> None:
+    assert own_path(path) == path
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "topics", "//evil.example", "/\\evil.example", "https://evil.example", "/\t/x", "/é", "/" * 2001],
+)
+def test_addresses_elsewhere_become_the_first_page(path: str) -> None:
+    assert own_path(path) == "/"

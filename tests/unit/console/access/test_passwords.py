@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from metaq.console.access import passwords
 from metaq.console.access.passwords import PasswordDirectory, SignInBrake
 from metaq.console.access.roles import Identity, Role
@@ -49,8 +51,28 @@ def test_guesses_from_one_address_wait_longer_and_longer() -> None:
     assert brake.begin("10.0.0.2") == 0.0
     clock.now_s += 60.0
     assert brake.begin("10.0.0.1") == 0.0
-    brake.succeeded("10.0.0.1")
-    assert [brake.begin("10.0.0.1") for _ in range(5)] == [0.0] * 5
+
+
+def test_a_right_password_does_not_hide_wrong_ones() -> None:
+    brake = SignInBrake(Clock())
+    assert [brake.begin("10.0.0.1") for _ in range(4)] == [0.0] * 4
+    for _ in range(20):
+        # A viewer signs in between guesses at the operator's password, which costs and gains nothing.
+        assert brake.begin("10.0.0.1") == brake.succeed("10.0.0.1", "viewer") == 0.0
+    assert brake.begin("10.0.0.1") == 0.0
+    assert brake.begin("10.0.0.1") == 1.0
+    assert brake._total.count == 5
+
+
+def test_sign_ins_with_one_name_are_slowed_down() -> None:
+    clock = Clock()
+    brake = SignInBrake(clock)
+    waits = [brake.succeed(f"10.0.0.{n}", "viewer") for n in range(passwords._SIGN_INS_MAX + 1)]
+    assert waits == [0.0] * passwords._SIGN_INS_MAX + [pytest.approx(1 / passwords._SIGN_INS_PER_S)]
+    assert brake.succeed("10.0.0.1", "operator") == 0.0
+    clock.now_s += waits[-1]
+    assert brake.succeed("10.0.0.1", "viewer") == 0.0
+    assert brake.succeed("10.0.0.1", "viewer") > 0
 
 
 def test_failures_are_forgotten_in_time() -> None:

@@ -63,6 +63,22 @@ def test_the_oldest_session_makes_room(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_viewers_sign_no_operator_out(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        known = opened(tmp_path, sessions_max=3)
+        first = (await known.create("operator", Role.operator))[0]
+        viewers = [(await known.create("viewer", Role.viewer))[0] for _ in range(5)]
+        second = (await known.create("operator", Role.operator))[0]
+        assert [known.find(cookie) is not None for cookie in (first, second, viewers[-1])] == [True] * 3
+        third, fourth = [(await known.create("operator", Role.operator))[0] for _ in range(2)]
+        # Only operators are left, so the oldest of them goes.
+        assert [known.find(cookie) is not None for cookie in (first, second, third, fourth)] == [
+            *(False, True, True, True)
+        ]
+
+    run(scenario)
+
+
 def test_sessions_grow_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         known = opened(tmp_path, age_s_max=100.0)

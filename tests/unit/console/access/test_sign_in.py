@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from metaq.console.access import passwords
 from metaq.console.access.passwords import PasswordDirectory
 from metaq.console.access.roles import Role
 from tests.support.console_app import ServedApp, served_app
@@ -65,6 +66,17 @@ def test_many_wrong_passwords_are_slowed_down(app: ServedApp) -> None:
     assert sign_in(person, "operator", PASSWORDS[Role.operator]).status == 303
 
 
+def test_many_sign_ins_are_slowed_down(app: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "_SIGN_INS_MAX", 2)
+    statuses = [sign_in(app.visitor(), "viewer", PASSWORDS[Role.viewer]).status for _ in range(3)]
+    assert statuses == [303, 303, 429]
+    late = sign_in(app.visitor(), "viewer", PASSWORDS[Role.viewer])
+    assert int(late.headers["Retry-After"]) > 0
+    assert "Too many people signed in with this name." in late.text
+    assert len(app.access.sessions) == 2
+    assert sign_in(app.visitor(), "operator", PASSWORDS[Role.operator]).status == 303
+
+
 def test_a_form_that_this_browser_did_not_ask_for(app: ServedApp) -> None:
     form = {"name": "operator", "password": PASSWORDS[Role.operator]}
     assert app.visitor().post("/login", form).status == 403
@@ -78,8 +90,17 @@ def test_a_form_that_this_browser_did_not_ask_for(app: ServedApp) -> None:
 
 
 def test_the_page_is_in_the_language_of_the_reader(app: ServedApp) -> None:
-    assert '<html lang="en">' in app.visitor().get("/login").text
+    assert '<html lang="en" ' in app.visitor().get("/login").text
     chinese = app.visitor().get("/login", Accept_Language="zh-CN,zh;q=0.9,en;q=0.8").text
-    assert '<html lang="zh-CN">' in chinese and "登录 MetaQ" in chinese
+    assert '<html lang="zh-CN" ' in chinese and "登录 MetaQ" in chinese
     hostile = app.visitor().get("/login?next=%2F%22%3E%3Cscript%3E").text
     assert "<script>" not in hostile
+
+
+def test_the_page_has_the_colours_that_the_reader_chose(app: ServedApp) -> None:
+    person = app.visitor()
+    assert 'data-theme="auto"' in person.get("/login").text
+    person.cookies["metaq-theme"] = "dark"
+    assert 'data-theme="dark"' in person.get("/login").text
+    person.cookies["metaq-theme"] = "x"
+    assert 'data-theme="auto"' in person.get("/login").text
