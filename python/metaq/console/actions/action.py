@@ -77,6 +77,10 @@ class Preview:
     typed_name: str | None = None
     """The name that a person must type, because the action destroys what has it."""
     warnings: tuple[str, ...] = ()
+    loses_messages: bool = False
+    """Whether somebody would miss messages although nothing is destroyed: the button is red."""
+    plan: object = None
+    """Everything else that `apply` needs. The fingerprint leaves it out."""
 
     @property
     def fingerprint(self) -> str:

@@ -1,0 +1,39 @@
+"""Uses of actions without a browser: a call with a cluster that a test makes up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from starlette.requests import Request
+
+from metaq.console.access.roles import Identity, Role
+from metaq.console.actions.action import Call
+
+
+def call_of(
+    admin: object,
+    form: dict[str, str],
+    *,
+    selected: tuple[str, ...] = (),
+    missing: dict[str, tuple[str, ...]] | None = None,
+    **parts: object,
+) -> Call:
+    """Returns a call of an operator. `missing` has the brokers of topics and groups that the newest look
+    did not reach; `parts` are further attributes of the console."""
+    rows = {
+        name: SimpleNamespace(missing=brokers, figures=_FIGURES) for name, brokers in (missing or {}).items()
+    }
+    table = SimpleNamespace(value=SimpleNamespace(rows=rows))
+    console = SimpleNamespace(
+        admin=admin,
+        live=SimpleNamespace(topics=table, groups=table),
+        settings=SimpleNamespace(nameservers="127.0.0.1:9876"),
+        **parts,
+    )
+    app = SimpleNamespace(state=SimpleNamespace(console=console))
+    request = Request({"type": "http", "headers": [], "app": app})
+    return Call(request, cast("Any", console), Identity("ann", Role.operator), form, selected)
+
+
+_FIGURES = SimpleNamespace(members=0)
