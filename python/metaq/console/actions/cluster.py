@@ -149,7 +149,7 @@ class ChangeSetting(Action):
             call.command("cluster", "config", "set", named, f"{setting}={value}"),
             call.t("actions.change_setting_effect", setting=setting, broker=broker),
             columns=tuple(call.t(f"actions.column_{name}") for name in ("setting", "before", "after")),
-            rows=((setting, before or call.t("common.unknown"), value),),
+            rows=((setting, _shown(call, before), _shown(call, value)),),
             basis=[address, setting, values.get(setting)],
         )
 
@@ -163,6 +163,10 @@ class ChangeSetting(Action):
             sentence,
             path=f"/cluster/{segment(name)}/configuration" + (f"?node={segment(node)}" if node else ""),
         )
+
+
+def _shown(call: Call, value: str | None) -> str:
+    return call.t("common.unknown") if value is None else value or call.t("actions.empty_value")
 
 
 def _address(call: Call) -> str:

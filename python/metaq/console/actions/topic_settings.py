@@ -9,6 +9,7 @@ from metaq.admin import Rate
 from metaq.admin.results import Limits, TopicSettings
 from metaq.config.kinds import Bytes, Kind, Number
 from metaq.console.actions.action import Action, Call, FormError, Outcome, Preview
+from metaq.console.actions.silence import silence_warnings, silent_brokers
 from metaq.console.figures import size
 from metaq.console.live.latest import latest_of
 from metaq.console.rendering import segment
@@ -53,7 +54,8 @@ class UpdateTopic(Action):
             warnings.append(call.t("actions.update_topic_no_write"))
         if permission is not None and not permission & READ:
             warnings.append(call.t("actions.update_topic_no_read"))
-        warnings += [call.t("actions.silent_broker", broker=failure.broker) for failure in shown.failures]
+        silent = silent_brokers(call, shown.failures, topic=topic)
+        warnings += silence_warnings(call, silent)
         return Preview(
             call.command(*_update_words(topic, queues, write_queues, permission, ordered)),
             call.t("actions.update_topic_effect", topic=topic),
@@ -65,7 +67,7 @@ class UpdateTopic(Action):
                 )
             ),
             rows=tuple(rows),
-            basis=[topic, [_facts(one) for one in shown.settings]],
+            basis=[topic, [_facts(one) for one in shown.settings], silent],
             typed_name=topic if loses else None,
             warnings=tuple(warnings),
         )
@@ -97,7 +99,9 @@ class LimitTopic(Action):
         topic, messages, volume = _limits(call)
         if messages is None and volume is None:
             raise FormError(call.t("actions.nothing_to_change"))
-        current = await call.console.admin.topics.limits(topic)
+        shown = await call.console.admin.topics.show(topic)
+        current = [one.limits for one in shown.settings]
+        silent = silent_brokers(call, shown.failures, topic=topic)
         words = ["topic", "limit", topic]
         words += () if messages is None else ("--messages-per-second", str(messages))
         words += () if volume is None else ("--bytes-per-second", str(volume))
@@ -108,7 +112,12 @@ class LimitTopic(Action):
                 call.t(key) for key in ("common.broker", "topic.limit_messages", "topic.limit_bytes")
             ),
             rows=tuple(_limit_row(call, one, messages, volume) for one in current),
-            basis=[topic, [[one.broker, one.messages_per_second, one.bytes_per_second] for one in current]],
+            basis=[
+                topic,
+                [[one.broker, one.messages_per_second, one.bytes_per_second] for one in current],
+                silent,
+            ],
+            warnings=tuple(silence_warnings(call, silent)),
         )
 
     async def apply(self, call: Call, preview: Preview) -> Outcome:
