@@ -74,18 +74,16 @@ def test_selected_letters_are_sent_again_with_the_result_of_each(
     page: Page, admin: Admin, billing: Billing
 ) -> None:
     page.goto(f"/dead-letters/{GROUP}")
-    page.get_by_role("button", name="Resend the selected ones").click()
-    dialog = page.locator("#dialog")
-    dialog.get_by_role("button", name="Preview").click()
-    expect(dialog.get_by_text("No letter is selected.")).to_be_visible()
-    page.keyboard.press("Escape")
-    # Offset ids grow in the order of the list. The consumer gives messages up in any order.
+    expect(page.get_by_role("button", name="Resend the selected ones")).to_be_disabled()
+    # Offset ids fall in the order of the list. The consumer gives messages up in any order.
     ids = sorted(
-        letter(page, number).get_by_role("checkbox").get_attribute("value") or "" for number in (0, 1)
+        (letter(page, number).get_by_role("checkbox").get_attribute("value") or "" for number in (0, 1)),
+        reverse=True,
     )
     for number in (0, 1):
         letter(page, number).get_by_role("checkbox").check()
-    page.get_by_role("button", name="Resend the selected ones").click()
+    dialog = page.locator("#dialog")
+    page.get_by_role("button", name="Resend 2 selected").click()
     dialog.get_by_label("Messages per second").fill("50")
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog.locator("[data-effect] .command code")).to_contain_text(
@@ -97,6 +95,14 @@ def test_selected_letters_are_sent_again_with_the_result_of_each(
     expect(job.get_by_role("status")).to_contain_text("2 sent, 0 failed")
     for id in ids:
         expect(job.locator("tbody tr").filter(has_text=id)).to_contain_text("sent")
+    check_accessible(page)
+    # The list behind the dialog shows what the job has done, and leads to it.
+    expect(page.locator("#letters tbody tr")).to_have_count(LETTERS - 2)
+    page.keyboard.press("Escape")
+    page.get_by_text("Recent resends").click()
+    page.locator("details a").first.click()
+    expect(page.locator("h1")).to_have_text(f"Resend dead letters: {GROUP}")
+    expect(page.get_by_role("status").filter(has_text="2 sent, 0 failed")).to_be_visible()
     check_accessible(page)
     wanted = {f"{HOSTILE} {number}".encode() for number in (0, 1)}
     wait_until(lambda: wanted <= set(billing.received), what="consumed again")
@@ -126,6 +132,8 @@ def test_a_letter_is_edited_and_the_consumer_gets_the_new_body(page: Page, billi
     body.fill("mended\nby hand 中文")
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog.locator("[data-effect] tbody tr")).to_have_count(2)
+    expect(dialog.get_by_role("region", name="Stored body")).to_have_text(f"{HOSTILE} 3")
+    expect(dialog.get_by_role("region", name="New body")).to_have_text("mended\nby hand 中文")
     check_accessible(page)
     dialog.locator("[data-apply]").click()
     expect(dialog.locator("[data-outcome]")).to_contain_text(f"{GROUP} gets the letter with the new body.")
@@ -143,6 +151,12 @@ def test_letters_are_exported_with_their_reasons(page: Page) -> None:
     assert {line["body"] for line in lines} == {f"{HOSTILE} {number}" for number in range(LETTERS)}
     assert {line["origin_topic"] for line in lines} == {TOPIC}
     assert {line["error_type"] for line in lines} == {"LookupError"}
+
+
+def test_a_group_with_a_name_in_chinese_has_an_export(page: Page) -> None:
+    answer = page.request.get("/dead-letters/中文/export")
+    assert answer.status == 200
+    assert answer.headers["content-disposition"] == 'attachment; filename="dead-letters-__.jsonl"'
 
 
 def test_a_letter_is_found_by_its_id_and_a_wrong_id_is_explained(page: Page, admin: Admin) -> None:

@@ -19,6 +19,11 @@ from metaq.console.rendering import command_line, words_of
 class FormError(ValueError):
     """A field of the form that cannot be used; the text is for the person who filled it in."""
 
+    def __init__(self, text: str, *, path: str = "") -> None:
+        """`path` is the page that shows the reason."""
+        super().__init__(text)
+        self.path = path
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -79,6 +84,10 @@ class Preview:
     warnings: tuple[str, ...] = ()
     loses_messages: bool = False
     """Whether somebody would miss messages although nothing is destroyed: the button is red."""
+    shown_count: int | None = None
+    """A number that may become smaller until the action is applied. The form sends it back as a field."""
+    compared: tuple[str, str] | None = None
+    """A text before and after, to be shown side by side."""
     plan: object = None
     """Everything else that `apply` needs. The fingerprint leaves it out."""
 
