@@ -9,6 +9,10 @@ from starlette.requests import Request
 
 from metaq.console.access.roles import Identity, Role
 from metaq.console.actions.action import Call
+from metaq.console.actions.jobs import Jobs
+from metaq.console.console import Console
+
+_FIGURES = SimpleNamespace(members=0)
 
 
 def call_of(
@@ -17,23 +21,22 @@ def call_of(
     *,
     selected: tuple[str, ...] = (),
     missing: dict[str, tuple[str, ...]] | None = None,
-    **parts: object,
+    jobs: Jobs | None = None,
+    audit: object = None,
 ) -> Call:
     """Returns a call of an operator. `missing` has the brokers of topics and groups that the newest look
-    did not reach; `parts` are further attributes of the console."""
+    did not reach."""
     rows = {
         name: SimpleNamespace(missing=brokers, figures=_FIGURES) for name, brokers in (missing or {}).items()
     }
     table = SimpleNamespace(value=SimpleNamespace(rows=rows))
-    console = SimpleNamespace(
-        admin=admin,
-        live=SimpleNamespace(topics=table, groups=table),
-        settings=SimpleNamespace(nameservers="127.0.0.1:9876"),
-        **parts,
+    console = Console(
+        settings=cast("Any", SimpleNamespace(nameservers="127.0.0.1:9876")),
+        admin=cast("Any", admin),
+        live=cast("Any", SimpleNamespace(topics=table, groups=table, changed=lambda: None)),
+        access=cast("Any", SimpleNamespace(audit=audit)),
+        jobs=jobs or Jobs(),
     )
     app = SimpleNamespace(state=SimpleNamespace(console=console))
     request = Request({"type": "http", "headers": [], "app": app})
-    return Call(request, cast("Any", console), Identity("ann", Role.operator), form, selected)
-
-
-_FIGURES = SimpleNamespace(members=0)
+    return Call(request, console, Identity("ann", Role.operator), form, selected)

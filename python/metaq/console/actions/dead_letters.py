@@ -11,6 +11,7 @@ from metaq.console.actions.action import Action, Call, FormError, Outcome, Previ
 from metaq.console.actions.jobs import Job, JobLine
 from metaq.console.actions.silence import at_least, silence_warnings, silent_brokers
 from metaq.console.bodies import view_of
+from metaq.console.live.changes import changed_cluster
 from metaq.errors import explained
 from metaq.protocol.names import dead_letter_topic
 
@@ -173,6 +174,7 @@ def _start(
                 yield JobLine(outcome.id, None if outcome.error is None else explained(outcome.error))
 
     async def ended(job: Job) -> None:
+        changed_cluster(call.request)
         result = "stopped" if job.is_cancelled else "failed" if job.error or job.failed else "done"
         detail = job.error or f"{job.done} sent, {job.failed} failed"
         identity, address = job.stopped_by or (call.identity, address_of(call.request))

@@ -20,7 +20,6 @@ from metaq.client.session.routes import Queue
 from metaq.console.actions.action import Action, Call, FormError, Outcome, Preview
 from metaq.console.actions.groups import group_path
 from metaq.console.actions.silence import silence_warnings, silent_brokers
-from metaq.console.live.latest import latest_of
 from metaq.console.rendering import utc_offset_min
 from metaq.protocol.names import RETRY_PREFIX
 
@@ -74,7 +73,6 @@ class _Move(Action):
         plans = _plans(preview)
         for plan in plans:
             await call.console.admin.groups.apply(plan)
-        latest_of(call.request).forget()
         return sum(len(plan.queues) for plan in plans)
 
 

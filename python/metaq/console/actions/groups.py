@@ -10,7 +10,6 @@ from metaq.admin.results import GroupSettings
 from metaq.config.kinds import Bytes, Kind, Number, write_bytes
 from metaq.console.actions.action import Action, Call, FormError, Outcome, Preview
 from metaq.console.actions.silence import at_least, silence_warnings, silent_brokers
-from metaq.console.live.latest import latest_of
 from metaq.console.rendering import segment
 from metaq.protocol.attributes import BYTES_MAX, MESSAGES_MAX
 
@@ -41,7 +40,6 @@ class CreateGroup(Action):
     async def apply(self, call: Call, preview: Preview) -> Outcome:
         group, retries = _new_group(call)
         await call.console.admin.groups.create(group, retries_max=retries)
-        latest_of(call.request).forget()
         return Outcome(call.t("actions.create_group_done", group=group), path=group_path(group))
 
 
@@ -104,7 +102,6 @@ class ChangeGroup(Action):
             broadcast_allowed=None if broadcast is None else bool(broadcast),
             ordered=None if ordered is None else bool(ordered),
         )
-        latest_of(call.request).forget()
         brokers = ", ".join(one.broker for one in done)
         sentence = call.t("actions.change_group_done", group=group, brokers=brokers)
         return Outcome(sentence, path=f"{group_path(group)}/settings")
@@ -204,7 +201,6 @@ class LimitGroup(Action):
             messages_per_second=_or_none(_rate(call, "messages_per_second")),
             bytes_per_second=_or_none(_rate(call, "bytes_per_second")),
         )
-        latest_of(call.request).forget()
         return Outcome(call.t("actions.limit_group_done", group=group), path=f"{group_path(group)}/settings")
 
 
@@ -272,7 +268,6 @@ class DeleteGroup(Action):
     async def apply(self, call: Call, preview: Preview) -> Outcome:
         group = call.required("group")
         brokers = await call.console.admin.groups.delete(group)
-        latest_of(call.request).forget()
         return Outcome(
             call.t("actions.delete_group_done", group=group, brokers=", ".join(brokers)), path="/groups"
         )

@@ -14,6 +14,7 @@ from metaq.console.access.roles import address_of, require
 from metaq.console.actions.action import Action, Call, FormError, Preview
 from metaq.console.actions.table import ACTIONS
 from metaq.console.console import console_of
+from metaq.console.live.changes import changed_cluster
 from metaq.console.rendering import render, render_part
 from metaq.errors import MetaqError
 
@@ -65,6 +66,8 @@ async def apply(request: Request) -> Response:
         # Even a cancelled request leaves its end in the log: the change may have been made.
         await _record(call, action, preview.command, "unknown", repr(error))
         raise
+    finally:
+        changed_cluster(request)
     await _record(
         call, action, preview.command, "failed in part" if outcome.failed else "done", outcome.sentence
     )

@@ -11,7 +11,6 @@ from metaq.config.kinds import Bytes, Kind, Number
 from metaq.console.actions.action import Action, Call, FormError, Outcome, Preview
 from metaq.console.actions.silence import silence_warnings, silent_brokers
 from metaq.console.figures import size
-from metaq.console.live.latest import latest_of
 from metaq.console.rendering import segment
 from metaq.protocol.attributes import BYTES_MAX, MESSAGES_MAX
 from metaq.protocol.bodies import READ, WRITE
@@ -77,7 +76,6 @@ class UpdateTopic(Action):
         await call.console.admin.topics.change(
             topic, queues=queues, write_queues=write_queues, permission=permission, ordered=ordered
         )
-        latest_of(call.request).forget()
         return Outcome(
             call.t("actions.update_topic_done", topic=topic), path=f"/topics/{segment(topic)}/settings"
         )
@@ -123,7 +121,6 @@ class LimitTopic(Action):
     async def apply(self, call: Call, preview: Preview) -> Outcome:
         topic, messages, volume = _limits(call)
         await call.console.admin.topics.limit(topic, messages_per_second=messages, bytes_per_second=volume)
-        latest_of(call.request).forget()
         return Outcome(
             call.t("actions.limit_topic_done", topic=topic), path=f"/topics/{segment(topic)}/settings"
         )

@@ -58,7 +58,7 @@ class Letters:
             selected=("A", "B"),
             missing={"%DLQ%billing": missing},
             jobs=self.jobs,
-            access=SimpleNamespace(audit=self.audit),
+            audit=self.audit,
         )
 
     async def use(self, action: Action) -> Outcome:
