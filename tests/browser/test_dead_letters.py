@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 import metaq
 from metaq.admin import Admin
+from metaq.admin.calls import Calls
+from metaq.client.compression import COMPRESSED
+from metaq.protocol.messages import SendMessageV2
 from tests.support.browser import PHONE, Complaints, check_accessible, fits_width
+from tests.support.metaq import Metaq
 from tests.support.waiting import wait_until
 
 TOPIC, GROUP, LETTERS = "letters-orders", "letters-billing", 4
@@ -151,6 +158,29 @@ def test_letters_are_exported_with_their_reasons(page: Page) -> None:
     assert {line["body"] for line in lines} == {f"{HOSTILE} {number}" for number in range(LETTERS)}
     assert {line["origin_topic"] for line in lines} == {TOPIC}
     assert {line["error_type"] for line in lines} == {"LookupError"}
+
+
+def test_a_letter_whose_body_cannot_be_read_is_listed(
+    page: Page, cluster: Metaq, client: metaq.Client, admin: Admin
+) -> None:
+    topic, group = "letters-unreadable", "letters-readers"
+    admin.topics.create(topic, queues=1)
+    [broker] = {queue.broker for queue in admin.topics.route(topic).readable}
+
+    async def send() -> None:
+        calls = Calls(cluster.nameserver, timeout_s=5, retry_s=5, is_partial=False)
+        await calls.route(topic)
+        command = SendMessageV2(producer_group="p", topic=topic, queue_id=0, sys_flag=COMPRESSED)
+        await calls.change(broker, command, b"not compressed")
+        await calls.close()
+
+    with ThreadPoolExecutor(1) as thread:  # the browser has the loop of this one
+        thread.submit(lambda: asyncio.run(send())).result()
+    consumer = client.consumer(topic, group=group, start="earliest", retries_max=0)(lambda message: None)
+    with closing(consumer):
+        wait_until(lambda: admin.dead_letters.counts([group])[0].waiting == 1, what="given up")
+        page.goto(f"/dead-letters/{group}")
+        expect(page.locator("#letters tbody tr")).to_contain_text(["The body cannot be decompressed"])
 
 
 def test_a_group_with_a_name_in_chinese_has_an_export(page: Page) -> None:

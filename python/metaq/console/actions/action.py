@@ -88,6 +88,8 @@ class Preview:
     """A number that may become smaller until the action is applied. The form sends it back as a field."""
     compared: tuple[str, str] | None = None
     """A text before and after, to be shown side by side."""
+    copied: str | None = None
+    """A text that somebody may want to copy, such as the whole id of a message."""
     plan: object = None
     """Everything else that `apply` needs. The fingerprint leaves it out."""
 

@@ -40,13 +40,15 @@ class Cluster:
         self.applied.append(plan)
         return plan
 
-    def call(self, *, selected: tuple[str, ...] = (), missing: tuple[str, ...] = (), **form: str) -> Call:
+    def call(
+        self, form: dict[str, str], selected: tuple[str, ...] = (), missing: tuple[str, ...] = ()
+    ) -> Call:
         admin = SimpleNamespace(offsets=self, groups=self)
         fields = {"group": "billing", "topic": "orders", **form}
         return call_of(admin, fields, selected=selected, missing={"orders": missing})
 
     def preview(self, **form: str) -> Preview:
-        return asyncio.run(self.action.preview(self.call(**form)))
+        return asyncio.run(self.action.preview(self.call(form)))
 
 
 def test_a_group_that_has_passed_the_planned_offset_is_not_moved_back() -> None:
@@ -78,7 +80,7 @@ def test_exactly_the_offsets_that_were_shown_are_applied() -> None:
     assert again is shown
     for offset in range(2 * group_moves.PLANS_MAX):  # other people look at resets meanwhile
         cluster.preview(position="offset", offset=str(offset))
-    asyncio.run(cluster.action.apply(cluster.call(position="latest"), again))
+    asyncio.run(cluster.action.apply(cluster.call({"position": "latest"}), again))
     assert [change.queue_offset for change in cluster.applied[0].queues] == [5_000]
 
 
@@ -93,7 +95,7 @@ def test_an_old_plan_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_silent_broker_and_a_queue_without_an_offset_are_named() -> None:
     cluster = Cluster(committed=None, end=5_000)
-    shown = asyncio.run(cluster.action.preview(cluster.call(missing=("broker-b",), position="latest")))
+    shown = asyncio.run(cluster.action.preview(cluster.call({"position": "latest"}, missing=("broker-b",))))
     assert "In 1 queue the group has committed no offset" in shown.sentence
     assert any("broker-b" in warning for warning in shown.warnings)
 
@@ -105,4 +107,4 @@ def test_a_silent_broker_and_a_queue_without_an_offset_are_named() -> None:
 def test_a_form_that_cannot_be_used_is_refused(form: dict[str, str], selected: tuple[str, ...]) -> None:
     cluster = Cluster(committed=100, end=5_000)
     with pytest.raises(FormError):
-        asyncio.run(cluster.action.preview(cluster.call(selected=selected, **form)))
+        asyncio.run(cluster.action.preview(cluster.call(form, selected)))

@@ -95,7 +95,7 @@ def test_a_setting_that_is_empty_is_not_unknown() -> None:
 
     brokers = SimpleNamespace(changeable_settings=changeable, configuration=configuration)
     call = call_of(SimpleNamespace(brokers=brokers), {"broker": "broker-a", "setting": "name", "value": "x"})
-    call.console.live.brokers = SimpleNamespace(  # type: ignore[misc,assignment]
+    call.console.live.brokers = SimpleNamespace(  # type: ignore[assignment]
         value={"broker-a": SimpleNamespace(health=SimpleNamespace(address="127.0.0.1:10911"))}
     )
     assert asyncio.run(ChangeSetting().preview(call)).rows == (("name", "(empty)", "x"),)
