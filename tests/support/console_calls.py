@@ -31,7 +31,9 @@ def call_of(
     }
     table = SimpleNamespace(value=SimpleNamespace(rows=rows))
     console = Console(
-        settings=cast("Any", SimpleNamespace(nameservers="127.0.0.1:9876")),
+        settings=cast(
+            "Any", SimpleNamespace(nameservers="127.0.0.1:9876", base_path="", cluster_label="shop")
+        ),
         admin=cast("Any", admin),
         live=cast("Any", SimpleNamespace(topics=table, groups=table, changed=lambda: None)),
         access=cast("Any", SimpleNamespace(audit=audit)),

@@ -17,7 +17,7 @@ from typing import Final
 from metaq._core import Record, decode_messages, decode_records
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.groups.group_settings import require_group
-from metaq.admin.messages.letter_pages import LetterPage, newest_letters
+from metaq.admin.messages.letter_pages import DeadLetterPage, newest_letters
 from metaq.admin.messages.queue_reading import QueueCursor, pull
 from metaq.admin.messages.stored_letters import StoredLetter, has_copy, send_letter
 from metaq.admin.messages.stored_messages import LIMIT, messages_of
@@ -78,7 +78,7 @@ class DeadLetters:
 
     async def newest(
         self, group: str, *, resent: bool = False, limit: int = LIMIT, before: str | None = None
-    ) -> LetterPage:
+    ) -> DeadLetterPage:
         """Returns the newest dead letters of a group, the newest first, with a bounded number of requests.
         Letters that were sent again are left out, unless `resent` is set: a page may have fewer letters than
         `limit`. `before` is the field of an earlier page, and goes on where that ended. Raises NoSuchGroup

@@ -23,7 +23,7 @@ CHECK_SECONDS_MAX: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class LetterPage:
+class DeadLetterPage:
     """Dead letters of a group, the newest first."""
 
     letters: tuple[DeadLetter, ...] = ()
@@ -47,10 +47,10 @@ async def newest_letters(
     resent: bool,
     limit: int,
     before: str | None,
-) -> LetterPage:
+) -> DeadLetterPage:
     """Reads a page. A broker that does not answer is among its failures."""
     if not queues:
-        return LetterPage()
+        return DeadLetterPage()
     of_broker: dict[str, list[Queue]] = {}
     for queue in queues:
         of_broker.setdefault(queue.broker, []).append(queue)
@@ -68,7 +68,7 @@ async def newest_letters(
     found = await newest(calls, offsets, query)
     was_resent = {} if resent else await _resent(calls, group, found.messages)
     failures = {failure.broker: failure for failure in (*silent, *found.failures)}
-    return LetterPage(
+    return DeadLetterPage(
         tuple(
             letter_of(message)
             for index, message in enumerate(found.messages)

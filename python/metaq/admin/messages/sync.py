@@ -9,7 +9,7 @@ from typing import Final, TypeVar, cast
 
 from metaq.admin.messages import dead_letters, stored_messages
 from metaq.admin.messages.dead_letters import RATE
-from metaq.admin.messages.letter_pages import LetterPage
+from metaq.admin.messages.letter_pages import DeadLetterPage
 from metaq.admin.messages.queue_reading import OnWait
 from metaq.admin.messages.stored_messages import LIMIT
 from metaq.admin.positions import Position
@@ -174,7 +174,7 @@ class DeadLetters:
 
     def newest(
         self, group: str, *, resent: bool = False, limit: int = LIMIT, before: str | None = None
-    ) -> LetterPage:
+    ) -> DeadLetterPage:
         """Returns the newest dead letters of a group, the newest first, with a bounded number of requests.
         Letters that were sent again are left out, unless `resent` is set: a page may have fewer letters than
         `limit`. `before` is the field of an earlier page, and goes on where that ended. Raises NoSuchGroup

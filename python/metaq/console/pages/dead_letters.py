@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from metaq.admin.messages.letter_pages import LetterPage
+from metaq.admin.messages.letter_pages import DeadLetterPage
 from metaq.admin.results import DeadLetter
 from metaq.console.console import console_of
 from metaq.console.live.paging import page as page_of
@@ -63,12 +63,12 @@ async def letters(request: Request) -> Response:
     shows_all = request.query_params.get("all") == "1"
     wanted = request.query_params.get("id", "").strip()[:64]
     before = request.query_params.get("before", "").strip()[:200]
-    problem, page = "", LetterPage()
+    problem, page = "", DeadLetterPage()
     work = console.admin.dead_letters
     count = (await work.counts([group]))[0]
     try:
         if wanted:
-            page = LetterPage((await work.find(group, wanted),))
+            page = DeadLetterPage((await work.find(group, wanted),))
         else:
             page = await work.newest(group, resent=shows_all, limit=SHOWN, before=before or None)
     except (NoSuchMessage, UsageError) as error:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from metaq.admin.messages import letter_pages
-from metaq.admin.messages.letter_pages import LetterPage, newest_letters
+from metaq.admin.messages.letter_pages import DeadLetterPage, newest_letters
 from metaq.admin.messages.newest_messages import NewestQuery
 from metaq.admin.results import BrokerFailure, NewestMessages
 from metaq.client.message import Message
@@ -29,7 +29,7 @@ class Offsets:
         return dict.fromkeys(queues, 7)
 
 
-def page(monkeypatch: pytest.MonkeyPatch, *, resent: bool = False) -> tuple[LetterPage, NewestQuery]:
+def page(monkeypatch: pytest.MonkeyPatch, *, resent: bool = False) -> tuple[DeadLetterPage, NewestQuery]:
     asked: list[NewestQuery] = []
 
     async def newest(calls: object, offsets: object, query: NewestQuery) -> NewestMessages:
