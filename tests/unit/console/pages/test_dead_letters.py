@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from starlette.requests import Request
+from starlette.responses import Response
 
 from metaq.admin.messages.letter_pages import DeadLetterPage
 from metaq.admin.results import BrokerFailure, DeadLetter, DeadLetterCount
 from metaq.client.message import Message
 from metaq.console.access.roles import Identity, Role
+from metaq.console.actions.action import Call
+from metaq.console.live.parts import Part
 from metaq.console.pages import dead_letters
 from tests.support.console_calls import call_of
 
@@ -31,21 +37,41 @@ class Letters:
         return self.page
 
 
-def shown(letters: Letters, query: str = "", missing: tuple[str, ...] = ()) -> str:
-    """Returns the part of the page that changes."""
-    call = call_of(SimpleNamespace(dead_letters=letters), {}, missing={"%DLQ%billing": missing})
+def part_of(call: Call, page: Callable[[Request], Awaitable[Response]], query: str = "") -> str:
+    """Returns the part of a page that changes."""
     scope = {
         "type": "http",
         "method": "GET",
-        "path": "/dead-letters/billing",
+        "path": "/dead-letters",
         "query_string": query.encode(),
         "headers": [(b"hx-request", b"true"), (b"hx-target", b"div#live")],
         "path_params": {"group": "billing"},
         "state": {"identity": Identity("ann", Role.operator)},
         "app": call.request.app,
     }
-    answer = asyncio.run(dead_letters.letters(Request(scope)))
-    return bytes(answer.body).decode()
+
+    async def ask() -> Response:
+        return await page(Request(scope))
+
+    return bytes(asyncio.run(ask()).body).decode()
+
+
+def shown(letters: Letters, query: str = "", missing: tuple[str, ...] = ()) -> str:
+    call = call_of(SimpleNamespace(dead_letters=letters), {}, missing={"%DLQ%billing": missing})
+    return part_of(call, dead_letters.letters, query)
+
+
+@pytest.mark.parametrize("error", [None, "connection refused"])
+def test_the_list_of_groups_is_green_only_if_all_brokers_answer(error: str | None) -> None:
+    call = call_of(None, {})
+    row = SimpleNamespace(name="broker-b", error=error, stale_ms=None)
+    live: Any = call.console.live
+    nothing: Part[dict[str, object]] = Part()
+    live.dead_letters = nothing.renewed({}, 1)
+    live.brokers = SimpleNamespace(value={"broker-b": row})
+    text = part_of(call, dead_letters.groups)
+    assert ("No group has dead letters." in text) == (error is None)
+    assert ("No dead letter was found on the brokers that answer." in text) == (error is not None)
 
 
 def letter(number: int) -> DeadLetter:
