@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 import metaq
 from metaq.admin import Admin
+from metaq.admin.calls import Calls
+from metaq.client.compression import COMPRESSED
+from metaq.protocol.messages import SendMessageV2
 from tests.support.browser import PHONE, Complaints, check_accessible, fits_width
+from tests.support.metaq import Metaq
 from tests.support.waiting import wait_until
 
 TOPIC, GROUP, LETTERS = "letters-orders", "letters-billing", 4
@@ -74,18 +81,16 @@ def test_selected_letters_are_sent_again_with_the_result_of_each(
     page: Page, admin: Admin, billing: Billing
 ) -> None:
     page.goto(f"/dead-letters/{GROUP}")
-    page.get_by_role("button", name="Resend the selected ones").click()
-    dialog = page.locator("#dialog")
-    dialog.get_by_role("button", name="Preview").click()
-    expect(dialog.get_by_text("No letter is selected.")).to_be_visible()
-    page.keyboard.press("Escape")
-    # Offset ids grow in the order of the list. The consumer gives messages up in any order.
+    expect(page.get_by_role("button", name="Resend the selected ones")).to_be_disabled()
+    # Offset ids fall in the order of the list. The consumer gives messages up in any order.
     ids = sorted(
-        letter(page, number).get_by_role("checkbox").get_attribute("value") or "" for number in (0, 1)
+        (letter(page, number).get_by_role("checkbox").get_attribute("value") or "" for number in (0, 1)),
+        reverse=True,
     )
     for number in (0, 1):
         letter(page, number).get_by_role("checkbox").check()
-    page.get_by_role("button", name="Resend the selected ones").click()
+    dialog = page.locator("#dialog")
+    page.get_by_role("button", name="Resend 2 selected").click()
     dialog.get_by_label("Messages per second").fill("50")
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog.locator("[data-effect] .command code")).to_contain_text(
@@ -97,6 +102,14 @@ def test_selected_letters_are_sent_again_with_the_result_of_each(
     expect(job.get_by_role("status")).to_contain_text("2 sent, 0 failed")
     for id in ids:
         expect(job.locator("tbody tr").filter(has_text=id)).to_contain_text("sent")
+    check_accessible(page)
+    # The list behind the dialog shows what the job has done, and leads to it.
+    expect(page.locator("#letters tbody tr")).to_have_count(LETTERS - 2)
+    page.keyboard.press("Escape")
+    page.get_by_text("Recent resends").click()
+    page.locator("details a").first.click()
+    expect(page.locator("h1")).to_have_text(f"Resend dead letters: {GROUP}")
+    expect(page.get_by_role("status").filter(has_text="2 sent, 0 failed")).to_be_visible()
     check_accessible(page)
     wanted = {f"{HOSTILE} {number}".encode() for number in (0, 1)}
     wait_until(lambda: wanted <= set(billing.received), what="consumed again")
@@ -126,6 +139,8 @@ def test_a_letter_is_edited_and_the_consumer_gets_the_new_body(page: Page, billi
     body.fill("mended\nby hand 中文")
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog.locator("[data-effect] tbody tr")).to_have_count(2)
+    expect(dialog.get_by_role("region", name="Stored body")).to_have_text(f"{HOSTILE} 3")
+    expect(dialog.get_by_role("region", name="New body")).to_have_text("mended\nby hand 中文")
     check_accessible(page)
     dialog.locator("[data-apply]").click()
     expect(dialog.locator("[data-outcome]")).to_contain_text(f"{GROUP} gets the letter with the new body.")
@@ -143,6 +158,35 @@ def test_letters_are_exported_with_their_reasons(page: Page) -> None:
     assert {line["body"] for line in lines} == {f"{HOSTILE} {number}" for number in range(LETTERS)}
     assert {line["origin_topic"] for line in lines} == {TOPIC}
     assert {line["error_type"] for line in lines} == {"LookupError"}
+
+
+def test_a_letter_whose_body_cannot_be_read_is_listed(
+    page: Page, cluster: Metaq, client: metaq.Client, admin: Admin
+) -> None:
+    topic, group = "letters-unreadable", "letters-readers"
+    admin.topics.create(topic, queues=1)
+    [broker] = {queue.broker for queue in admin.topics.route(topic).readable}
+
+    async def send() -> None:
+        calls = Calls(cluster.nameserver, timeout_s=5, retry_s=5, is_partial=False)
+        await calls.route(topic)
+        command = SendMessageV2(producer_group="p", topic=topic, queue_id=0, sys_flag=COMPRESSED)
+        await calls.change(broker, command, b"not compressed")
+        await calls.close()
+
+    with ThreadPoolExecutor(1) as thread:  # the browser has the loop of this one
+        thread.submit(lambda: asyncio.run(send())).result()
+    consumer = client.consumer(topic, group=group, start="earliest", retries_max=0)(lambda message: None)
+    with closing(consumer):
+        wait_until(lambda: admin.dead_letters.counts([group])[0].waiting == 1, what="given up")
+        page.goto(f"/dead-letters/{group}")
+        expect(page.locator("#letters tbody tr")).to_contain_text(["The body cannot be decompressed"])
+
+
+def test_a_group_with_a_name_in_chinese_has_an_export(page: Page) -> None:
+    answer = page.request.get("/dead-letters/中文/export")
+    assert answer.status == 200
+    assert answer.headers["content-disposition"] == 'attachment; filename="dead-letters-__.jsonl"'
 
 
 def test_a_letter_is_found_by_its_id_and_a_wrong_id_is_explained(page: Page, admin: Admin) -> None:

@@ -66,6 +66,15 @@ def test_a_hostile_message_is_only_text(page: Page, sent: dict[str, SendResult])
     assert "pwned" not in page.title() and not dialogs
 
 
+def test_id_keys_and_body_are_copied(page: Page, sent: dict[str, SendResult]) -> None:
+    page.goto(address(sent["text"]))
+    for what, text in (("Id", sent["text"].id), ("Keys", "letter-text =cmd"), ("Body", HOSTILE)):
+        button = page.get_by_role("button", name=f"Copy: {what}")
+        expect(button).to_have_attribute("data-copy", text)
+    page.goto(address(sent["large"]))
+    expect(page.get_by_role("button", name="Copy: Body")).to_have_count(0)
+
+
 def test_the_body_has_the_form_that_suits_it_and_a_switch(page: Page, sent: dict[str, SendResult]) -> None:
     chosen = page.locator("#message-body .segments [aria-current]")
     for form, word in (

@@ -146,6 +146,9 @@ def test_open_transactions_are_decided_by_hand(
     assert not {b"committed", b"rolled back"} & set(received)
     row(page, rolled_back).get_by_role("link", name="Roll back").click()
     expect(page.get_by_text("The producer group waiting-producers is not asked.")).to_be_visible()
+    for text in (DECIDED, "payment", rolled_back):
+        expect(page.locator("[data-effect] tbody")).to_contain_text(text)
+    expect(page.locator(f"[data-effect] [data-copy='{rolled_back}']")).to_be_visible()
     expect(apply(page, "metaq transaction rollback")).to_contain_text(f"{rolled_back} for {DECIDED}")
     page.get_by_role("button", name="Close").click()
     expect(row(page, rolled_back)).to_have_count(0)

@@ -24,6 +24,7 @@ test pins it. Users read docs/admin-client.md.
 
 from metaq.admin import aio
 from metaq.admin.limits import Rate
+from metaq.admin.messages.letter_pages import DeadLetterPage
 from metaq.admin.pipelines.reports import PipelineReport, PipelineReports
 from metaq.admin.positions import Position, parse_position
 from metaq.admin.results import (
@@ -104,6 +105,7 @@ __all__ = [
     "Credentials",
     "DeadLetter",
     "DeadLetterCount",
+    "DeadLetterPage",
     "Decision",
     "DelayLevelCount",
     "DelayedMessage",

@@ -22,6 +22,14 @@ _NAMES: Final = {0: "zlib"} | {flag: name for name, flag in _FLAGS.items()}
 
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The largest size to which a compressed body may grow when it is read."""
+_inflated_bytes_max = INFLATED_BYTES_MAX
+
+
+def limit_inflation(bytes_max: int) -> None:
+    """Lowers the largest size to which a compressed body may grow in this process. The console shows bodies
+    of other people's producers to many readers, so it cannot give 64 MiB to each."""
+    global _inflated_bytes_max
+    _inflated_bytes_max = bytes_max
 
 
 def compress(body: bytes, system_flag: int, format: str) -> tuple[bytes, int]:
@@ -34,7 +42,7 @@ def compress(body: bytes, system_flag: int, format: str) -> tuple[bytes, int]:
     return smaller, system_flag & ~FORMAT_BITS | COMPRESSED | _FLAGS[format]
 
 
-def decompress(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
+def decompress(body: bytes, system_flag: int, bytes_max: int | None = None) -> bytes:
     """Returns the body as its producer sent it. Raises UnreadableBody."""
     if not system_flag & COMPRESSED:
         return body
@@ -46,7 +54,7 @@ def decompress(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MA
             f"the body is compressed in format {bits >> 8}, which this client does not know"
         ) from None
     try:
-        return _core.decompress(format, body, bytes_max)
+        return _core.decompress(format, body, _inflated_bytes_max if bytes_max is None else bytes_max)
     except CompressionFailure as error:
         raise UnreadableBody(f"the body cannot be decompressed with {format}: {error}") from None
 

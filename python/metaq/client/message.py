@@ -43,7 +43,7 @@ COMPRESS_FROM_BYTES: Final = 4096
 TRANSACTION_PREPARED: Final = 4
 
 
-def inflate(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
+def inflate(body: bytes, system_flag: int, bytes_max: int | None = None) -> bytes:
     """Returns the body as its producer sent it. Raises UnreadableBody."""
     return compression.decompress(body, system_flag, bytes_max)
 

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 from metaq.admin.aio import Admin
 from metaq.console.actions.jobs import Jobs
 from metaq.console.live.live import Live
+from metaq.console.pages.body_reading import limit_bodies
 from metaq.console.settings import ConsoleSettings
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Console:
     async def open(cls, settings: ConsoleSettings, access: Access) -> AsyncIterator[Console]:
         """Connects to the cluster and polls it until the end. If the cluster does not answer, the pages
         say so."""
+        limit_bodies()
         async with Admin(
             settings.nameservers, timeout=REQUEST_TIMEOUT_S, partial=True, credentials=settings.credentials
         ) as admin:

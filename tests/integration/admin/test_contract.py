@@ -386,8 +386,16 @@ def test_dead_letters_are_listed_and_sent_again(cluster: Served, admin: Admin) -
     assert one.message.body == letters[0].message.body
     # The copy is found by the key index, which follows the log.
     wait_until(lambda: [letter.message.id for letter in admin.dead_letters.list(group)] == others)
+    page = admin.dead_letters.newest(group)
+    assert (sorted(letter.message.id for letter in page.letters), page.resent) == (sorted(others), 1)
+    assert {letter.origin_topic for letter in page.letters} == {topic}
+    pages = [admin.dead_letters.newest(group, resent=True, limit=2)]
+    pages.append(admin.dead_letters.newest(group, resent=True, limit=2, before=pages[0].before))
+    found = [letter.message.offset_id for page in pages for letter in page.letters]
+    assert found == sorted((letter.message.offset_id for letter in letters), reverse=True)
     assert len(list(admin.dead_letters.resend(group, rate=1000))) == 2
     assert list(admin.dead_letters.list(group)) == []
+    assert admin.dead_letters.newest(group).letters == ()
     assert len(list(admin.dead_letters.list(group, resent=True))) == 3
     assert len(stored_all(cluster.nameserver, f"%RETRY%{group}", 3)) == 3
     is_stored = cluster.kind == "metaq"

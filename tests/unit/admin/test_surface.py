@@ -58,6 +58,7 @@ def test_the_surface_is_pinned() -> None:
         "Credentials",
         "DeadLetter",
         "DeadLetterCount",
+        "DeadLetterPage",
         "Decision",
         "DelayLevelCount",
         "DelayedMessage",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Final
@@ -16,9 +17,10 @@ from typing import Final
 from metaq._core import Record, decode_messages, decode_records
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.groups.group_settings import require_group
+from metaq.admin.messages.letter_pages import DeadLetterPage, newest_letters
 from metaq.admin.messages.queue_reading import QueueCursor, pull
 from metaq.admin.messages.stored_letters import StoredLetter, has_copy, send_letter
-from metaq.admin.messages.stored_messages import messages_of
+from metaq.admin.messages.stored_messages import LIMIT, messages_of
 from metaq.admin.offsets import Offsets
 from metaq.admin.results import DeadLetter, DeadLetterCount, ResendOutcome
 from metaq.client.message import Message
@@ -73,6 +75,18 @@ class DeadLetters:
             async for letter, was_resent in letters:
                 if resent or not was_resent:
                     yield letter.public
+
+    async def newest(
+        self, group: str, *, resent: bool = False, limit: int = LIMIT, before: str | None = None
+    ) -> DeadLetterPage:
+        """Returns the newest dead letters of a group, the newest first, with a bounded number of requests.
+        Letters that were sent again are left out, unless `resent` is set: a page may have fewer letters than
+        `limit`. `before` is the field of an earlier page, and goes on where that ended. Raises NoSuchGroup
+        and UsageError."""
+        queues = await self._queues(group)
+        return await newest_letters(
+            self._calls, self._offsets, group, queues, resent=resent, limit=limit, before=before
+        )
 
     async def find(self, group: str, id: str) -> DeadLetter:
         """Finds a dead letter by its id or its offset id. Raises NoSuchGroup and NoSuchMessage."""
@@ -184,10 +198,12 @@ class DeadLetters:
                 for message, record in zip(messages, decode_records(body), strict=True)
                 if record.queue_offset < cursor.end_offset
             ]
-            checked = [has_copy(self._calls, group, letter) for letter in letters] if checks else []
-            found = await asyncio.gather(*checked) or [False] * len(letters)
-            for letter, was_resent in zip(letters, found, strict=True):
-                yield letter, was_resent
+            checked = [has_copy(self._calls, group, letter.message) for letter in letters] if checks else []
+            found = deque(zip(letters, await asyncio.gather(*checked) or [False] * len(letters), strict=True))
+            del messages, letters
+            while found:
+                # A letter that is gone from here takes its decompressed body with it.
+                yield found.popleft()
             if cursor.next_offset <= before:
                 break  # The queue has become shorter.
 

@@ -39,8 +39,15 @@ _BLOCK_MESSAGES: Final = 16
 """Messages of the second block of a queue. The first has one message, which tells how large they are."""
 _BLOCK_MESSAGES_MAX: Final = 2_048
 
+_TURN_S: Final = 0.02
+"""How long a search looks at messages before others get their turn."""
+
 _Age: TypeAlias = tuple[int, str, int]
 """When a message was stored, where, and its place there: a total order."""
+
+
+class EndOfSearch(Exception):
+    """Raised by `matches` if it has read as much as it may. The search ends before that message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,7 @@ class _Search:
         self._scanned = 0
         self._now_s = asyncio.get_running_loop().time
         self._deadline_s = self._now_s() + SECONDS_MAX
+        self._is_ended = False
         self.failures: dict[str, BrokerFailure] = {}
         self.found: list[Message] = []
 
@@ -113,7 +121,8 @@ class _Search:
 
     @property
     def _is_spent(self) -> bool:
-        return self._scanned >= SCANNED_MAX or self._bytes >= BYTES_MAX or self._now_s() >= self._deadline_s
+        is_full = self._scanned >= SCANNED_MAX or self._bytes >= BYTES_MAX
+        return is_full or self._is_ended or self._now_s() >= self._deadline_s
 
     def _newest(self) -> _Backwards | None:
         heads = [reader for reader in self._readers if reader.waiting]
@@ -130,27 +139,57 @@ class _Search:
     async def _read_block(self, reader: _Backwards) -> None:
         lower = max(reader.first, reader.upper - reader.block)
         cursor = QueueCursor(reader.queue, lower, reader.upper)
-        size_bytes, taken = 0, 0
-        matching: list[Message] = []
+        size_bytes = 0
+        pulled: list[Message] = []
         try:
             while cursor.next_offset < reader.upper:
                 before = cursor.next_offset
                 body = await self._pull(cursor, reader.upper - before, self._query.selection)
-                messages = decode_messages(body, reader.queue, shows_first_topic=False)[0]
-                size_bytes, taken = size_bytes + len(body), taken + len(messages)
-                matching += [message for message in messages if self._is_wanted(message, reader.upper)]
+                pulled += decode_messages(body, reader.queue, shows_first_topic=False)[0]
+                size_bytes += len(body)
                 if cursor.next_offset <= before:
                     break
         except (Unreachable, NoRoute) as error:
             reader.has_failed = True
             self.failures[reader.queue.broker] = BrokerFailure(reader.queue.broker, str(error))
             return
+        taken, is_first = len(pulled), reader.block == 1
+        matching, looked = await self._look(pulled, lower, reader.upper, is_first=is_first)
         self._bytes += size_bytes
-        self._scanned += reader.upper - lower
-        reader.upper, reader.waiting = lower, matching
+        self._scanned += reader.upper - looked
+        reader.upper, reader.waiting = looked, matching
         wanted = max(_BLOCK_MESSAGES, reader.block * 4 if not matching else _BLOCK_MESSAGES)
         fitting = _BLOCK_BYTES * taken // size_bytes if taken else _BLOCK_MESSAGES_MAX
         reader.block = max(2, min(wanted, fitting, _BLOCK_MESSAGES_MAX))
+
+    async def _look(
+        self, pulled: list[Message], lower: int, upper: int, *, is_first: bool
+    ) -> tuple[list[Message], int]:
+        """Returns the wanted messages of a block, and how far it was looked at: from its end down, so that a
+        search which ends in the middle has no gap. Takes the messages away, so that the bodies of others do
+        not stay in memory."""
+        matching: list[Message] = []
+        looked, turn_s = upper, self._now_s()
+        while pulled:
+            message = pulled.pop()
+            try:
+                is_wanted = self._is_wanted(message, upper)
+            except EndOfSearch:
+                self._is_ended = True
+                # The search looks at one message of every queue at least, to know which queue is newer. So
+                # this one is in the result, although nobody knows whether it matches.
+                is_wanted = is_first
+                if not is_first:
+                    return matching[::-1], looked
+            if is_wanted:
+                matching.append(message)
+            looked = min(looked, message.queue_offset)
+            if self._now_s() - turn_s >= _TURN_S:
+                await asyncio.sleep(0)
+                turn_s = self._now_s()
+                if turn_s >= self._deadline_s and pulled:
+                    return matching[::-1], looked
+        return matching[::-1], lower
 
     async def _pull(self, cursor: QueueCursor, count: int, selection: Selection | None) -> bytes:
         timeout_s = self._calls.timeout_s

@@ -70,10 +70,21 @@ class StoredLetter:
         return properties.get(RETRY_TOPIC) or properties.get(DEAD_LETTER_TOPIC) or ""
 
 
-async def has_copy(calls: Calls, group: str, letter: StoredLetter) -> bool:
+def letter_of(message: Message) -> DeadLetter:
+    """Returns a message of a dead-letter topic as the letter that it is."""
+    properties = {**message.properties, **message.system_properties}
+    return DeadLetter(
+        message,
+        properties.get(RETRY_TOPIC) or properties.get(DEAD_LETTER_TOPIC) or "",
+        reason=properties.get(DEAD_LETTER_REASON),
+        error_type=properties.get(DEAD_LETTER_ERROR),
+    )
+
+
+async def has_copy(calls: Calls, group: str, letter: Message) -> bool:
     """Returns whether the group's retry topic has a copy that was sent from this letter."""
-    unique_id = letter.record.properties.get(UNIQUE_KEY)
-    if unique_id is None:
+    unique_id = letter.system_properties.get(UNIQUE_KEY) or letter.properties.get(UNIQUE_KEY)
+    if unique_id is None or letter.queue is None:
         return False
     query = QueryMessage(
         topic=names.retry_topic(group),
@@ -86,7 +97,7 @@ async def has_copy(calls: Calls, group: str, letter: StoredLetter) -> bool:
     codes = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
     reply = await calls.ask(letter.queue.broker, query, accept=codes)
     copies = [] if reply.code in codes else decode_records(reply.body)
-    return any(copy.properties.get(RESENT_LETTER) == letter.message.offset_id for copy in copies)
+    return any(copy.properties.get(RESENT_LETTER) == letter.offset_id for copy in copies)
 
 
 async def send_letter(calls: Calls, group: str, letter: StoredLetter, body: bytes | None = None) -> None:

@@ -9,6 +9,7 @@ from typing import Final, TypeVar, cast
 
 from metaq.admin.messages import dead_letters, stored_messages
 from metaq.admin.messages.dead_letters import RATE
+from metaq.admin.messages.letter_pages import DeadLetterPage
 from metaq.admin.messages.queue_reading import OnWait
 from metaq.admin.messages.stored_messages import LIMIT
 from metaq.admin.positions import Position
@@ -170,6 +171,15 @@ class DeadLetters:
         """Yields the dead letters of a group that were not sent again yet; with `resent` all of them. Raises
         NoSuchGroup."""
         return _iterate(self._portal, lambda: self._work.list(group, resent=resent))
+
+    def newest(
+        self, group: str, *, resent: bool = False, limit: int = LIMIT, before: str | None = None
+    ) -> DeadLetterPage:
+        """Returns the newest dead letters of a group, the newest first, with a bounded number of requests.
+        Letters that were sent again are left out, unless `resent` is set: a page may have fewer letters than
+        `limit`. `before` is the field of an earlier page, and goes on where that ended. Raises NoSuchGroup
+        and UsageError."""
+        return self._portal.run(self._work.newest, group, resent=resent, limit=limit, before=before)
 
     def find(self, group: str, id: str) -> DeadLetter:
         """Finds a dead letter by its id or its offset id. Raises NoSuchGroup and NoSuchMessage."""

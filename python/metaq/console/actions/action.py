@@ -19,6 +19,11 @@ from metaq.console.rendering import command_line, words_of
 class FormError(ValueError):
     """A field of the form that cannot be used; the text is for the person who filled it in."""
 
+    def __init__(self, text: str, *, path: str = "") -> None:
+        """`path` is the page that shows the reason."""
+        super().__init__(text)
+        self.path = path
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -77,6 +82,16 @@ class Preview:
     typed_name: str | None = None
     """The name that a person must type, because the action destroys what has it."""
     warnings: tuple[str, ...] = ()
+    loses_messages: bool = False
+    """Whether somebody would miss messages although nothing is destroyed: the button is red."""
+    shown_count: int | None = None
+    """A number that may become smaller until the action is applied. The form sends it back as a field."""
+    compared: tuple[str, str] | None = None
+    """A text before and after, to be shown side by side."""
+    copied: str | None = None
+    """A text that somebody may want to copy, such as the whole id of a message."""
+    plan: object = None
+    """Everything else that `apply` needs. The fingerprint leaves it out."""
 
     @property
     def fingerprint(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from metaq.admin.health.redaction import without_secrets
 from metaq.console.actions.action import Action, Call, FormError, Outcome, Preview
 from metaq.console.figures import size, span
-from metaq.console.live.latest import latest_of
 from metaq.console.rendering import segment
 from metaq.protocol.replication import GroupStatus, NodeStatus
 
@@ -43,7 +42,6 @@ class SwitchMaster(Action):
     async def apply(self, call: Call, preview: Preview) -> Outcome:
         name = call.required("broker_group")
         done = await call.console.admin.brokers.switch(name, int(call.required("node")))
-        latest_of(call.request).forget()
         return Outcome(
             call.t(
                 "actions.switch_master_done", node=done.master, group=name, ms=done.took_ms, epoch=done.epoch
@@ -83,7 +81,6 @@ class DrainBroker(Action):
     async def apply(self, call: Call, preview: Preview) -> Outcome:
         label = f"{call.required('broker_group')}/{call.required('node')}"
         await call.console.admin.brokers.drain(label)
-        latest_of(call.request).forget()
         return Outcome(call.t("actions.drain_broker_done", broker=label), path="/cluster")
 
 
@@ -149,20 +146,23 @@ class ChangeSetting(Action):
             call.command("cluster", "config", "set", named, f"{setting}={value}"),
             call.t("actions.change_setting_effect", setting=setting, broker=broker),
             columns=tuple(call.t(f"actions.column_{name}") for name in ("setting", "before", "after")),
-            rows=((setting, before or call.t("common.unknown"), value),),
+            rows=((setting, _shown(call, before), _shown(call, value)),),
             basis=[address, setting, values.get(setting)],
         )
 
     async def apply(self, call: Call, preview: Preview) -> Outcome:
         broker, setting, value = call.required("broker"), call.required("setting"), call.field("value")
         await call.console.admin.brokers.configure(_address(call), {setting: value})
-        latest_of(call.request).forget()
         name, _, node = broker.partition("/")
         sentence = call.t("actions.change_setting_done", setting=setting, broker=broker, value=value)
         return Outcome(
             sentence,
             path=f"/cluster/{segment(name)}/configuration" + (f"?node={segment(node)}" if node else ""),
         )
+
+
+def _shown(call: Call, value: str | None) -> str:
+    return call.t("common.unknown") if value is None else value or call.t("actions.empty_value")
 
 
 def _address(call: Call) -> str:

@@ -9,7 +9,7 @@ from metaq.admin.limits import Rate
 from metaq.admin.results import GroupSettings
 from metaq.config.kinds import Bytes, Kind, Number, write_bytes
 from metaq.console.actions.action import Action, Call, FormError, Outcome, Preview
-from metaq.console.live.latest import latest_of
+from metaq.console.actions.silence import at_least, silence_warnings, silent_brokers
 from metaq.console.rendering import segment
 from metaq.protocol.attributes import BYTES_MAX, MESSAGES_MAX
 
@@ -40,7 +40,6 @@ class CreateGroup(Action):
     async def apply(self, call: Call, preview: Preview) -> Outcome:
         group, retries = _new_group(call)
         await call.console.admin.groups.create(group, retries_max=retries)
-        latest_of(call.request).forget()
         return Outcome(call.t("actions.create_group_done", group=group), path=group_path(group))
 
 
@@ -77,13 +76,16 @@ class ChangeGroup(Action):
             for name, value in changes.items()
             if getattr(one, name) != value
         ]
-        warnings = [call.t("actions.change_group_stops")] if changes.get("enabled") is False else []
+        silent = silent_brokers(call, group=group)
+        warnings = silence_warnings(call, silent)
+        if changes.get("enabled") is False:
+            warnings.append(call.t("actions.change_group_stops"))
         return Preview(
             call.command("group", "update", group, *_flags(changes)),
             call.t("actions.change_group_effect", group=group),
             columns=_change_columns(call),
             rows=tuple(rows),
-            basis=[group, rows],
+            basis=[group, rows, silent],
             warnings=tuple(warnings),
         )
 
@@ -100,7 +102,6 @@ class ChangeGroup(Action):
             broadcast_allowed=None if broadcast is None else bool(broadcast),
             ordered=None if ordered is None else bool(ordered),
         )
-        latest_of(call.request).forget()
         brokers = ", ".join(one.broker for one in done)
         sentence = call.t("actions.change_group_done", group=group, brokers=brokers)
         return Outcome(sentence, path=f"{group_path(group)}/settings")
@@ -183,12 +184,14 @@ class LimitGroup(Action):
             if any(getattr(one, field) != wanted[field] for one in limits)
             for word in (f"--{field.replace('_', '-')}", str(wanted[field] or "none"))
         ]
+        silent = silent_brokers(call, group=group)
         return Preview(
             call.command("group", "limit", group, *words),
             call.t("actions.limit_group_effect", group=group),
             columns=_change_columns(call),
             rows=tuple(rows),
-            basis=[group, rows],
+            basis=[group, rows, silent],
+            warnings=tuple(silence_warnings(call, silent)),
         )
 
     async def apply(self, call: Call, preview: Preview) -> Outcome:
@@ -198,7 +201,6 @@ class LimitGroup(Action):
             messages_per_second=_or_none(_rate(call, "messages_per_second")),
             bytes_per_second=_or_none(_rate(call, "bytes_per_second")),
         )
-        latest_of(call.request).forget()
         return Outcome(call.t("actions.limit_group_done", group=group), path=f"{group_path(group)}/settings")
 
 
@@ -239,12 +241,17 @@ class DeleteGroup(Action):
         groups = call.console.admin.groups
         brokers = [one.broker for one in await groups.settings(group)]
         progress = await groups.progress(group, times_of=())
-        members = [one.client_id for one in (await groups.members(group)).members]
+        connected = await groups.members(group)
+        members = [one.client_id for one in connected.members]
+        silent = silent_brokers(call, (*progress.failures, *connected.failures), group=group)
         offsets: dict[str, list[int]] = {}
         for queue in progress.queues:
             offsets.setdefault(queue.queue.topic, []).append(queue.lag)
-        rows = [(topic, str(len(lags)), f"{sum(lags):,}") for topic, lags in sorted(offsets.items())]
-        warnings = []
+        rows = [
+            (topic, at_least(len(lags), silent), at_least(sum(lags), silent))
+            for topic, lags in sorted(offsets.items())
+        ]
+        warnings = silence_warnings(call, silent)
         if members:
             names = ", ".join(members[:5]) + (" …" if len(members) > 5 else "")
             warnings.append(call.t("actions.delete_group_members", n=len(members), members=names))
@@ -253,7 +260,7 @@ class DeleteGroup(Action):
             call.t("actions.delete_group_effect", group=group, brokers=", ".join(brokers)),
             columns=(call.t("common.topic"), call.t("actions.column_offsets"), call.t("common.lag")),
             rows=tuple(rows),
-            basis=[group, brokers, sorted(offsets), bool(members)],
+            basis=[group, brokers, sorted(offsets), bool(members), silent],
             typed_name=group,
             warnings=tuple(warnings),
         )
@@ -261,7 +268,6 @@ class DeleteGroup(Action):
     async def apply(self, call: Call, preview: Preview) -> Outcome:
         group = call.required("group")
         brokers = await call.console.admin.groups.delete(group)
-        latest_of(call.request).forget()
         return Outcome(
             call.t("actions.delete_group_done", group=group, brokers=", ".join(brokers)), path="/groups"
         )

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 
+from metaq.console.access.roles import Identity
 from metaq.errors import MetaqError, explained
 
 JOBS_MAX: Final = 50
@@ -44,6 +45,8 @@ class Job:
     total: int | None
     """Steps in all; None if nobody knows."""
     started_ms: int
+    subject: str = ""
+    """The thing that it works on, such as the dead letters of a group. Only one job works on it at a time."""
     done: int = 0
     failed: int = 0
     failures: list[JobLine] = field(default_factory=list)
@@ -52,6 +55,8 @@ class Job:
     error: str | None = None
     """Why the work stopped before its end."""
     is_cancelled: bool = False
+    stopped_by: tuple[Identity, str] | None = None
+    """The person who stopped it and their address; None if it ran to its end."""
     task: asyncio.Task[None] | None = None
 
     @property
@@ -72,6 +77,10 @@ class TooManyJobs(MetaqError):
     """The limit of jobs that run at the same time is reached."""
 
 
+class AlreadyRunning(MetaqError):
+    """Another job works on the same thing."""
+
+
 class Jobs:
     """The jobs of one console."""
 
@@ -86,15 +95,21 @@ class Jobs:
         total: int | None,
         steps: AsyncGenerator[JobLine, None],
         ended: Callable[[Job], Awaitable[None]],
+        *,
+        subject: str = "",
     ) -> Job:
-        """Starts work that yields one line for each step; `ended` is called once at its end."""
+        """Starts work that yields one line for each step; `ended` is called once at its end. Raises
+        AlreadyRunning and TooManyJobs."""
+        if (other := self.running(subject)) is not None:
+            raise AlreadyRunning(f"the job {other.id} works on {subject} already")
         running = [job for job in self._jobs.values() if job.is_running]
         if len(running) >= RUNNING_MAX:
             raise TooManyJobs(
                 f"{len(running)} jobs run already, and {RUNNING_MAX} is the limit",
                 hint="wait until one has ended, or stop one",
             )
-        job = Job(f"{next(self._numbers)}-{time.time_ns():x}", title, command, total, _now_ms())
+        id = f"{next(self._numbers)}-{time.time_ns():x}"
+        job = Job(id, title, command, total, _now_ms(), subject)
         self._jobs[job.id] = job
         for old in [known.id for known in self._jobs.values() if not known.is_running]:
             if len(self._jobs) <= JOBS_MAX:
@@ -106,10 +121,22 @@ class Jobs:
     def find(self, id: str) -> Job | None:
         return self._jobs.get(id)
 
-    async def stop(self, job: Job) -> None:
-        """Stops a job after the step that it is in."""
+    def running(self, subject: str) -> Job | None:
+        """Returns the job that works on this."""
+        return next((job for job in self.of(subject) if job.is_running), None) if subject else None
+
+    def of(self, subject: str) -> list[Job]:
+        """Returns the jobs that work or worked on this, the newest first."""
+        return [job for job in reversed(self._jobs.values()) if job.subject == subject]
+
+    async def stop(self, job: Job, who: Identity | None = None, address: str = "") -> None:
+        """Stops a job after the step that it is in. `who` asks for it; None is the console itself."""
         if job.task is not None and job.is_running:
             job.is_cancelled = True
+            if job.stopped_by is None and who is not None:
+                job.stopped_by = who, address
+            # A task that is cancelled before it begins would never record its end.
+            await asyncio.sleep(0)
             job.task.cancel()
             await asyncio.gather(job.task, return_exceptions=True)
 

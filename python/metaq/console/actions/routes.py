@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metaq.console.access.body import BODY_BYTES_MAX
 from metaq.console.access.roles import address_of, require
 from metaq.console.actions.action import Action, Call, FormError, Preview
 from metaq.console.actions.table import ACTIONS
 from metaq.console.console import console_of
+from metaq.console.live.changes import changed_cluster
 from metaq.console.rendering import render, render_part
 from metaq.errors import MetaqError
+
+FIELDS_MAX: Final = 2_000
+"""Fields of a form, such as the queues of a reset or the selected letters."""
 
 
 async def show_form(request: Request) -> Response:
@@ -59,6 +66,8 @@ async def apply(request: Request) -> Response:
         # Even a cancelled request leaves its end in the log: the change may have been made.
         await _record(call, action, preview.command, "unknown", repr(error))
         raise
+    finally:
+        changed_cluster(request)
     await _record(
         call, action, preview.command, "failed in part" if outcome.failed else "done", outcome.sentence
     )
@@ -72,7 +81,12 @@ async def _call(request: Request) -> tuple[Action, Call]:
     if action is None:
         raise HTTPException(404)
     identity = require(request, action.role)
-    fields = request.query_params if request.method == "GET" else await request.form()
+    # The middleware bounds the whole body; one field may have all of it, such as the body of a message.
+    fields = (
+        request.query_params
+        if request.method == "GET"
+        else await request.form(max_files=0, max_fields=FIELDS_MAX, max_part_size=BODY_BYTES_MAX)
+    )
     form = {name: value for name, value in fields.multi_items() if isinstance(value, str)}
     selected = tuple(value for value in fields.getlist("selected") if isinstance(value, str))
     return action, Call(request, console_of(request), identity, form, selected)
@@ -111,6 +125,7 @@ def _refused(request: Request, action: Action, call: Call, error: Exception, pag
         notice="",
         error=str(error),
         hint=hint,
+        reason_path=getattr(error, "path", ""),
     )
 
 

@@ -9,8 +9,8 @@ from metaq.admin import Rate
 from metaq.admin.results import Limits, TopicSettings
 from metaq.config.kinds import Bytes, Kind, Number
 from metaq.console.actions.action import Action, Call, FormError, Outcome, Preview
+from metaq.console.actions.silence import silence_warnings, silent_brokers
 from metaq.console.figures import size
-from metaq.console.live.latest import latest_of
 from metaq.console.rendering import segment
 from metaq.protocol.attributes import BYTES_MAX, MESSAGES_MAX
 from metaq.protocol.bodies import READ, WRITE
@@ -53,7 +53,8 @@ class UpdateTopic(Action):
             warnings.append(call.t("actions.update_topic_no_write"))
         if permission is not None and not permission & READ:
             warnings.append(call.t("actions.update_topic_no_read"))
-        warnings += [call.t("actions.silent_broker", broker=failure.broker) for failure in shown.failures]
+        silent = silent_brokers(call, shown.failures, topic=topic)
+        warnings += silence_warnings(call, silent)
         return Preview(
             call.command(*_update_words(topic, queues, write_queues, permission, ordered)),
             call.t("actions.update_topic_effect", topic=topic),
@@ -65,7 +66,7 @@ class UpdateTopic(Action):
                 )
             ),
             rows=tuple(rows),
-            basis=[topic, [_facts(one) for one in shown.settings]],
+            basis=[topic, [_facts(one) for one in shown.settings], silent],
             typed_name=topic if loses else None,
             warnings=tuple(warnings),
         )
@@ -75,7 +76,6 @@ class UpdateTopic(Action):
         await call.console.admin.topics.change(
             topic, queues=queues, write_queues=write_queues, permission=permission, ordered=ordered
         )
-        latest_of(call.request).forget()
         return Outcome(
             call.t("actions.update_topic_done", topic=topic), path=f"/topics/{segment(topic)}/settings"
         )
@@ -97,7 +97,9 @@ class LimitTopic(Action):
         topic, messages, volume = _limits(call)
         if messages is None and volume is None:
             raise FormError(call.t("actions.nothing_to_change"))
-        current = await call.console.admin.topics.limits(topic)
+        shown = await call.console.admin.topics.show(topic)
+        current = [one.limits for one in shown.settings]
+        silent = silent_brokers(call, shown.failures, topic=topic)
         words = ["topic", "limit", topic]
         words += () if messages is None else ("--messages-per-second", str(messages))
         words += () if volume is None else ("--bytes-per-second", str(volume))
@@ -108,13 +110,17 @@ class LimitTopic(Action):
                 call.t(key) for key in ("common.broker", "topic.limit_messages", "topic.limit_bytes")
             ),
             rows=tuple(_limit_row(call, one, messages, volume) for one in current),
-            basis=[topic, [[one.broker, one.messages_per_second, one.bytes_per_second] for one in current]],
+            basis=[
+                topic,
+                [[one.broker, one.messages_per_second, one.bytes_per_second] for one in current],
+                silent,
+            ],
+            warnings=tuple(silence_warnings(call, silent)),
         )
 
     async def apply(self, call: Call, preview: Preview) -> Outcome:
         topic, messages, volume = _limits(call)
         await call.console.admin.topics.limit(topic, messages_per_second=messages, bytes_per_second=volume)
-        latest_of(call.request).forget()
         return Outcome(
             call.t("actions.limit_topic_done", topic=topic), path=f"/topics/{segment(topic)}/settings"
         )

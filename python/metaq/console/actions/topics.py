@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from metaq.console.actions.action import Action, Call, Outcome, Preview
+from metaq.console.actions.silence import at_least, silence_warnings, silent_brokers
+from metaq.console.rendering import segment
 
 
 class CreateTopic(Action):
@@ -24,7 +26,7 @@ class CreateTopic(Action):
     async def apply(self, call: Call, preview: Preview) -> Outcome:
         topic, queues = call.required("topic"), call.number("queues", 1, 1024) or 8
         await call.console.admin.topics.create(topic, queues=queues)
-        return Outcome(call.t("actions.create_topic_done", topic=topic), path=f"/topics/{topic}")
+        return Outcome(call.t("actions.create_topic_done", topic=topic), path=f"/topics/{segment(topic)}")
 
 
 class DeleteTopic(Action):
@@ -39,19 +41,24 @@ class DeleteTopic(Action):
         topic = call.required("topic")
         shown = await call.console.admin.topics.show(topic)
         groups = await call.console.admin.topics.groups(topic)
+        silent = silent_brokers(call, shown.failures, topic=topic)
         by_broker: dict[str, list[int]] = {}
         for state in shown.queues:
             by_broker.setdefault(state.queue.broker, []).append(state.messages)
-        rows = tuple(
+        rows = [
             (broker, str(len(counts)), f"{sum(counts):,}") for broker, counts in sorted(by_broker.items())
-        )
-        warnings = [call.t("actions.delete_topic_groups", groups=", ".join(sorted(groups)))] if groups else []
+        ]
+        rows += [(broker, call.t("common.unknown"), call.t("common.unknown")) for broker in silent]
+        warnings = silence_warnings(call, silent)
+        if groups:
+            warnings.append(call.t("actions.delete_topic_groups", groups=", ".join(sorted(groups))))
+        messages = at_least(shown.messages, silent)
         return Preview(
             call.command("topic", "delete", topic, "--yes"),
-            call.t("actions.delete_topic_effect", topic=topic, messages=f"{shown.messages:,}"),
+            call.t("actions.delete_topic_effect", topic=topic, messages=messages),
             columns=(call.t("common.broker"), call.t("common.queues"), call.t("common.messages")),
-            rows=rows,
-            basis=[topic, sorted(by_broker), sorted(groups)],
+            rows=tuple(rows),
+            basis=[topic, sorted(by_broker), sorted(groups), silent],
             typed_name=topic,
             warnings=tuple(warnings),
         )

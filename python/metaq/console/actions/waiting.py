@@ -46,18 +46,24 @@ class _Decide(Action):
         id, broker = call.required("id"), call.field("broker") or None
         found = await call.console.admin.transactions.find(id, broker=broker)
         began = figures.moment(found.began_ms, utc_offset_min(call.request)) or ""
+        facts = (
+            ("common.message", found.id),
+            ("common.topic", found.topic),
+            ("transactions.producer_group", found.producer_group),
+            ("messages.tag", found.tags or "–"),
+            ("messages.keys", " ".join(found.keys) or "–"),
+            ("common.size", figures.size(found.size_bytes) or ""),
+            ("transactions.began", began),
+            ("transactions.checks", f"{found.checks}/{found.checks_max}"),
+        )
         return Preview(
             call.command("transaction", self.decision, id, "--yes"),
             call.t(f"actions.{self.decision}_effect", topic=found.topic),
-            columns=(
-                call.t("common.message"),
-                call.t("transactions.producer_group"),
-                call.t("transactions.began"),
-                call.t("transactions.checks"),
-            ),
-            rows=((found.id, found.producer_group, began, f"{found.checks}/{found.checks_max}"),),
+            columns=(call.t("actions.column_fact"), call.t("actions.column_value")),
+            rows=tuple((call.t(key), text) for key, text in facts),
             basis=[found.transaction_id, found.id],
             warnings=(call.t("actions.decide_warning", group=found.producer_group),),
+            copied=found.id,
         )
 
     async def apply(self, call: Call, preview: Preview) -> Outcome:

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from metaq.admin.results import DeadLetter, DeadLetterCount
-from metaq.console.bodies import preview
+from metaq.admin.messages.letter_pages import DeadLetterPage
+from metaq.admin.results import DeadLetter
 from metaq.console.console import console_of
 from metaq.console.live.paging import page as page_of
+from metaq.console.pages.body_reading import BodyReader, MessageRow, export_turn
 from metaq.console.pages.lists import list_query
+from metaq.console.pages.message_export import attachment, file_name
+from metaq.console.pages.message_search import silent_brokers
 from metaq.console.rendering import render
-from metaq.errors import MetaqError, NoSuchMessage
+from metaq.errors import MetaqError, NoSuchMessage, UsageError
+from metaq.protocol.names import dead_letter_topic
 
 COLUMNS: Final = ("name", "stored", "size", "last")
 SHOWN: Final = 50
-SHOWN_MAX: Final = 200
-"""Each letter that was not sent again costs a request, so a page shows only this many."""
+"""Letters on a page. Each costs a request, which asks whether it was sent again."""
+JOBS_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    """One letter of the list."""
+
+    letter: DeadLetter
+    row: MessageRow
 
 
 async def groups(request: Request) -> Response:
@@ -42,35 +57,39 @@ async def groups(request: Request) -> Response:
 
 
 async def letters(request: Request) -> Response:
-    """The letters of one group: those that were not sent again yet, or all of them."""
-    admin = console_of(request).admin
+    """The letters of one group, the newest first: those that were not sent again yet, or all of them."""
+    console = console_of(request)
     group = request.path_params["group"]
     shows_all = request.query_params.get("all") == "1"
     wanted = request.query_params.get("id", "").strip()[:64]
-    limit = SHOWN_MAX if request.query_params.get("more") == "1" else SHOWN
-    problem, found, is_cut = "", list[DeadLetter](), False
-    count: DeadLetterCount | None = None
+    before = request.query_params.get("before", "").strip()[:200]
+    problem, page = "", DeadLetterPage()
+    work = console.admin.dead_letters
+    count = (await work.counts([group]))[0]
     try:
-        count = (await admin.dead_letters.counts([group]))[0]
         if wanted:
-            found = [await admin.dead_letters.find(group, wanted)]
+            page = DeadLetterPage((await work.find(group, wanted),))
         else:
-            found, is_cut = await _first(admin.dead_letters.list(group, resent=shows_all), limit)
-    except NoSuchMessage as error:
+            page = await work.newest(group, resent=shows_all, limit=SHOWN, before=before or None)
+    except (NoSuchMessage, UsageError) as error:
         problem = str(error)
+    reader = BodyReader()
+    silent = {failure.broker for failure in page.failures} | set(
+        silent_brokers(console, dead_letter_topic(group))
+    )
     return render(
         request,
         "dead_letter_group.html",
         group=group,
-        letters=found,
+        rows=[LetterRow(letter, reader.row(letter.message)) for letter in page.letters],
+        page=page,
+        before=before,
         count=count,
-        is_cut=is_cut,
-        limit=limit,
-        limit_max=SHOWN_MAX,
+        silent=sorted(silent),
+        jobs=console.jobs.of(group)[:JOBS_SHOWN],
         shows_all=shows_all,
         wanted=wanted,
         problem=problem,
-        preview=preview,
     )
 
 
@@ -82,16 +101,20 @@ async def export(request: Request) -> Response:
 
     async def lines() -> AsyncIterator[bytes]:
         try:
-            async with aclosing(admin.dead_letters.list(group, resent=shows_all)) as letters:
+            async with export_turn(), aclosing(admin.dead_letters.list(group, resent=shows_all)) as letters:
                 async for letter in letters:
-                    yield msgspec.json.encode(document(letter)) + b"\n"
-        except MetaqError as error:
+                    yield await asyncio.to_thread(_line, letter)
+        except (MetaqError, HTTPException) as error:
             # The answer has begun, so its last line says that it is not whole.
-            yield msgspec.json.encode({"error": str(error), "complete": False}) + b"\n"
+            reason = error.detail if isinstance(error, HTTPException) else str(error)
+            yield msgspec.json.encode({"error": reason, "complete": False}) + b"\n"
 
-    name = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in group)
-    headers = {"Content-Disposition": f'attachment; filename="dead-letters-{name}.jsonl"'}
+    headers = attachment(f"dead-letters-{file_name(group)}.jsonl")
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
+
+
+def _line(letter: DeadLetter) -> bytes:
+    return msgspec.json.encode(document(letter)) + b"\n"
 
 
 def document(letter: DeadLetter) -> dict[str, object]:
@@ -104,17 +127,6 @@ def document(letter: DeadLetter) -> dict[str, object]:
         "reason": letter.reason,
         "error_type": letter.error_type,
     }
-
-
-async def _first(letters: AsyncIterator[DeadLetter], limit: int) -> tuple[list[DeadLetter], bool]:
-    """Returns the first letters, and whether there are more."""
-    found: list[DeadLetter] = []
-    async with aclosing(letters) as stream:  # type: ignore[type-var]
-        async for letter in stream:
-            if len(found) == limit:
-                return found, True
-            found.append(letter)
-    return found, False
 
 
 ROUTES = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from base64 import b64encode
 from typing import Final
@@ -15,10 +16,12 @@ from starlette.routing import Route
 from metaq.client.message import Message
 from metaq.console.console import console_of
 from metaq.console.csv_files import csv_text
+from metaq.console.pages.body_reading import BYTES_MAX, MessageRow, export_turn
 from metaq.console.pages.message_search import FoundMessages, message_query, search
 from metaq.errors import UnreadableBody, UsageError
 
 EXPORTED_MAX: Final = 1_000
+NOT_READ: Final = f"not read: an export reads {BYTES_MAX // 1024**2} MiB of bodies"
 _COLUMNS: Final = (
     *("topic", "broker", "queue_id", "queue_offset", "id", "offset_id", "tag", "keys", "born_timestamp_ms"),
     *("store_timestamp_ms", "born_host", "store_host", "reconsume_times", "properties"),
@@ -33,20 +36,29 @@ async def export(request: Request) -> Response:
     kind: str = request.path_params["kind"]
     if kind not in ("csv", "json"):
         raise HTTPException(404)
-    try:
-        found = await search(console_of(request), message_query(request, name), EXPORTED_MAX)
-    except UsageError as error:
-        raise HTTPException(400, str(error)) from None
-    is_partial = _is_partial(found)
-    records = [record(row.message) for row in found.rows]
-    if kind == "csv":
-        content = csv_text(_COLUMNS, map(_flat, records)).encode()
-        media_type = "text/csv; charset=utf-8"
-    else:
-        content = msgspec.json.encode({"topic": name, "is_partial": is_partial, "messages": records})
-        media_type = "application/json"
-    file = f"{file_name(name)}{'-partial' if is_partial else ''}.{kind}"
+    async with export_turn():
+        try:
+            found = await search(console_of(request), message_query(request, name), EXPORTED_MAX)
+        except UsageError as error:
+            raise HTTPException(400, str(error)) from None
+        content = await asyncio.to_thread(_content, name, kind, found)
+    media_type = "text/csv; charset=utf-8" if kind == "csv" else "application/json"
+    file = f"{file_name(name)}{'-partial' if _is_partial(found) else ''}.{kind}"
     return Response(content, media_type=media_type, headers=attachment(file))
+
+
+def _content(name: str, kind: str, found: FoundMessages) -> bytes:
+    records = (_record_of(row) for row in found.rows)
+    if kind == "csv":
+        return csv_text(_COLUMNS, map(_flat, records)).encode()
+    document = {"topic": name, "is_partial": _is_partial(found), "messages": list(records)}
+    return msgspec.json.encode(document)
+
+
+def _record_of(row: MessageRow) -> dict[str, object]:
+    if row.is_read:
+        return record(row.message)
+    return _facts(row.message) | {"body": None, "body_base64": None, "body_error": NOT_READ}
 
 
 def attachment(file: str) -> dict[str, str]:
@@ -70,6 +82,10 @@ def record(message: Message) -> dict[str, object]:
             encoded = b64encode(body).decode()
     except UnreadableBody as error:
         fault = str(error)
+    return _facts(message) | {"body": text, "body_base64": encoded, "body_error": fault}
+
+
+def _facts(message: Message) -> dict[str, object]:
     queue = message.queue
     return {
         "topic": message.topic,
@@ -86,14 +102,12 @@ def record(message: Message) -> dict[str, object]:
         "store_host": message.store_host,
         "reconsume_times": message.reconsume_times,
         "properties": {**message.system_properties, **message.properties},
-        "body": text,
-        "body_base64": encoded,
-        "body_error": fault,
     }
 
 
 def _is_partial(found: FoundMessages) -> bool:
-    return bool(found.before or found.is_index_full or found.queues_left_out or found.failures)
+    is_cut = found.before or found.is_index_full or found.queues_left_out
+    return bool(is_cut or found.failures or found.unread)
 
 
 def _flat(row: dict[str, object]) -> dict[str, object]:

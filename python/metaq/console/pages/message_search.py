@@ -8,16 +8,17 @@ from typing import Final
 
 from starlette.requests import Request
 
+from metaq.admin.messages.newest_messages import EndOfSearch
 from metaq.admin.messages.selection import Selection
 from metaq.admin.messages.stored_messages import LIMIT
 from metaq.admin.positions import parse_position
 from metaq.admin.results import BrokerFailure, NewestMessages
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
-from metaq.console import bodies
 from metaq.console.console import Console
+from metaq.console.pages.body_reading import BodyReader, MessageRow
 from metaq.console.rendering import utc_offset_min
-from metaq.errors import UnreadableBody, UsageError
+from metaq.errors import UsageError
 
 SHOWN: Final = 50
 """Messages on a page."""
@@ -78,14 +79,9 @@ class MessageQuery:
             raise UsageError(f'"{self.queue}" is not a queue', hint="write it as broker-a:3")
         return (Queue(self.topic, broker, int(number)),)
 
-    def matches(self, message: Message) -> bool:
-        """Whether the body holds the text, in UTF-8 or GBK. The case of ASCII letters does not matter."""
-        try:
-            body = message.body.lower()
-        except UnreadableBody:
-            return False
-        text = self.text.lower()
-        return text.encode() in body or text.encode("gbk", "replace") in body
+    def matches(self, message: Message, reader: BodyReader | None = None) -> bool:
+        """Whether the body holds the text. Raises EndOfSearch if the reader may read nothing more."""
+        return (reader or BodyReader()).has_text(message, self.text)
 
     def _moment(self, text: str) -> datetime | None:
         """Reads `-15m`, or a time as the browser's field writes it."""
@@ -95,17 +91,6 @@ class MessageQuery:
                 raise UsageError(f'"{text}" is not a time', hint="use -15m or 2026-01-31T12:00")
             return None
         return position if position.tzinfo else position.replace(tzinfo=_zone(self.utc_offset_min))
-
-
-@dataclass(frozen=True, slots=True)
-class MessageRow:
-    """One message of a list."""
-
-    message: Message
-    start: str | None
-    """The beginning of its body; None if that is binary."""
-    size_bytes: int | None
-    """None if the body cannot be decompressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +107,11 @@ class FoundMessages:
     """The brokers' index returned as many as it can: there may be more."""
     queues_left_out: int = 0
     failures: tuple[BrokerFailure, ...] = field(default=())
+
+    @property
+    def unread(self) -> int:
+        """Rows whose bodies were not read: nobody knows whether they have the wanted text."""
+        return sum(1 for row in self.rows if not row.is_read)
 
 
 def message_query(request: Request, topic: str) -> MessageQuery:
@@ -146,8 +136,9 @@ def message_query(request: Request, topic: str) -> MessageQuery:
 
 async def search(console: Console, query: MessageQuery, limit: int = SHOWN) -> FoundMessages:
     """Returns the newest messages that match. Raises UsageError, NoRoute and other errors of the cluster."""
+    reader = BodyReader()
     if query.key:
-        return await _search_by_key(console, query)
+        return await _search_by_key(console, query, reader)
     found = await console.admin.messages.newest(
         query.topic,
         limit=limit,
@@ -156,17 +147,19 @@ async def search(console: Console, query: MessageQuery, limit: int = SHOWN) -> F
         before=query.before or None,
         tags=query.tag or None,
         sql=query.sql or None,
-        matches=query.matches if query.text else None,
+        matches=(lambda message: query.matches(message, reader)) if query.text else None,
         queues=query.queues,
     )
-    return found_messages(found, _silent(console, query.topic))
+    return found_messages(found, _silent(console, query.topic), reader)
 
 
-def found_messages(found: NewestMessages, silent: tuple[BrokerFailure, ...]) -> FoundMessages:
+def found_messages(
+    found: NewestMessages, silent: tuple[BrokerFailure, ...], reader: BodyReader
+) -> FoundMessages:
     """Adds the brokers that the name servers do not list any more to those that did not answer."""
     asked = {failure.broker for failure in found.failures}
     return FoundMessages(
-        tuple(row_of(message) for message in found.messages),
+        tuple(reader.row(message) for message in found.messages),
         found.before,
         found.is_truncated,
         found.scanned,
@@ -176,17 +169,17 @@ def found_messages(found: NewestMessages, silent: tuple[BrokerFailure, ...]) -> 
     )
 
 
-async def _search_by_key(console: Console, query: MessageQuery) -> FoundMessages:
+async def _search_by_key(console: Console, query: MessageQuery, reader: BodyReader) -> FoundMessages:
     """Asks the index of the brokers, which knows all messages that they hold."""
     selection = Selection(query.tag or None, query.sql or None)
     found = await console.admin.messages.by_key(query.topic, query.key, begin=query.begin, end=query.end)
     queues = query.queues
     rows = [
-        row_of(message)
+        reader.row(message)
         for message in reversed(found)
         if selection.matches(message)
         and (queues is None or message.queue in queues)
-        and (not query.text or query.matches(message))
+        and (not query.text or _may_match(query, message, reader))
     ]
     silent = _silent(console, query.topic)
     return FoundMessages(tuple(rows), is_index_full=len(found) >= LIMIT, failures=silent)
@@ -205,11 +198,15 @@ def silent_brokers(console: Console, topic: str) -> tuple[str, ...]:
 
 def row_of(message: Message) -> MessageRow:
     """Returns a message with the beginning of its body."""
+    return BodyReader().row(message)
+
+
+def _may_match(query: MessageQuery, message: Message, reader: BodyReader) -> bool:
+    """Returns True for a body that may not be read any more: its row says so."""
     try:
-        body = message.body
-    except UnreadableBody:
-        return MessageRow(message, None, None)
-    return MessageRow(message, bodies.preview(body), len(body))
+        return query.matches(message, reader)
+    except EndOfSearch:
+        return True
 
 
 def _zone(offset_min: int) -> timezone:
