@@ -9,10 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
 
 from metaq.admin import aio
 from metaq.admin.results import TopicFigures
 from metaq.client.session.routes import Queue
+from metaq.console.console import Console
+from metaq.console.live.changes import changed_cluster
 from metaq.console.live.live import Live, Tick
 from metaq.console.settings import ConsoleSettings
 from metaq.protocol.bodies import RegisterBrokerBody
@@ -205,6 +209,26 @@ def test_ten_viewers_cost_no_more_than_one(tmp_path: Path, monkeypatch: pytest.M
                 assert all(ticks == found[0] for ticks in found)
                 assert [tick.ok for tick in found[0]] == [True, True, True]
                 assert asked["GetTopicFigures"] <= polls + 1 and asked["GetGroupFigures"] <= polls + 1
+
+    run(scenario)
+
+
+def test_a_change_has_the_cluster_polled_soon(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_nameserver() as nameserver:
+            address = nameserver.address
+            async with (
+                started_broker(broker_options(tmp_path / "store", address)) as broker,
+                watching(address, tmp_path, 600.0) as live,
+            ):
+                await until(lambda: live.topics.value is not None)
+                await create_topic(broker.address, "orders")
+                app, settings = Starlette(), ConsoleSettings(address, tmp_path)
+                app.state.console = Console(settings, live._admin, live, None, None)  # type: ignore[arg-type]
+                for _ in range(100):
+                    changed_cluster(Request({"type": "http", "app": app}))
+                await until(lambda: topic(live, "orders") is not None)
+                assert live._begun <= 3, "many changes make one poll"
 
     run(scenario)
 

@@ -12,6 +12,7 @@ rings.py     one series of values in fixed memory
 recorded_figures.py  the figures of a row that the history keeps
 trends.py    whether a lag falls, and when it will be gone
 totals.py    sums over the cluster
+changes.py   `changed_cluster`: called after an action, so that pages show its effect
 latest.py    answers that single pages ask for, shared by their viewers for a moment
 
 Pages read these values and never ask the cluster for lists themselves. Unknown values are None, never 0.

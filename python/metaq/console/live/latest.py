@@ -39,6 +39,7 @@ class Latest:
     def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
         self._now_ms = now_ms or _now_ms
         self._kept: OrderedDict[Key, _Kept] = OrderedDict()
+        self._changes = 0
 
     async def ask(
         self, key: Key, ask: Callable[[T | None], Awaitable[T]], *, age_ms_max: int = AGE_MS_MAX
@@ -52,15 +53,18 @@ class Latest:
         async with kept.turn:
             now_ms = self._now_ms()
             if kept.asked_ms is None or not 0 <= now_ms - kept.asked_ms < age_ms_max:
+                changes = self._changes
                 try:
                     kept.part = kept.part.renewed(await ask(kept.part.value), self._now_ms())
                 except MetaqError as error:
                     kept.part = kept.part.failed(str(error), self._now_ms())
-                kept.asked_ms = self._now_ms()
+                # An answer that a change overtook may be older than the change.
+                kept.asked_ms = self._now_ms() if changes == self._changes else None
             return kept.part
 
     def forget(self) -> None:
         """Has everything asked for again, because the cluster was changed."""
+        self._changes += 1
         for kept in self._kept.values():
             kept.asked_ms = None
 

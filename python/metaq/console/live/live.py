@@ -16,7 +16,7 @@ from metaq.console.live.asking import Answers, ask
 from metaq.console.live.history import CLUSTER, History, Kind
 from metaq.console.live.looks import Looks
 from metaq.console.live.parts import Part
-from metaq.console.live.polling import SPACING_S, next_interval_s
+from metaq.console.live.polling import SPACING_S, WANTED_SPACING_S, next_interval_s
 from metaq.console.live.recorded_figures import broker_values, group_values, topic_values
 from metaq.console.live.tables import (
     BrokerRow,
@@ -108,11 +108,17 @@ class Live:
             else:
                 await changed.wait()
 
+    def changed(self) -> None:
+        """Has the cluster polled soon, because it was changed. Many calls make one poll."""
+        self._topic_looks.forget()
+        self._group_looks.forget()
+        self._wanted.set()
+
     async def fresh(self, timeout_s: float = 5.0) -> bool:
         """Polls soon, and waits until that has ended: for a page that shows the effect of a change. Returns
         False if it took too long."""
         wanted = self._begun + 1
-        self._wanted.set()
+        self.changed()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 async for tick in self.ticks(wanted - 1):
@@ -180,7 +186,7 @@ class Live:
                 rest_s = min(SPACING_S, self._poll_interval_s)
                 async with asyncio.timeout(max(self.interval_s - duration_s, rest_s)):
                     await self._wanted.wait()
-                    await asyncio.sleep(SPACING_S)
+                    await asyncio.sleep(max(WANTED_SPACING_S, duration_s))
 
     async def poll(self) -> Answers:
         """Asks the cluster once and publishes the answers."""

@@ -27,6 +27,7 @@ class Looks(Generic[R]):
         self._fetch = fetch
         self._kept: dict[str, tuple[int, R | None]] = {}
         self._turn = asyncio.Lock()
+        self._changes = 0
 
     async def rows(self, names: Sequence[str], now_ms: int, age_ms_max: int) -> dict[str, R]:
         """Returns the rows with these names that are not older than this, and fetches the others. If the
@@ -37,12 +38,20 @@ class Looks(Generic[R]):
             }
             wanted = frozenset(name for name in names[:ROWS_MAX] if name not in self._kept)
             if wanted:
+                changes = self._changes
                 try:
                     found = await self._fetch(wanted)
                 except MetaqError:
                     found = {}
-                self._kept.update((name, (now_ms, found.get(name))) for name in wanted)
-                while len(self._kept) > KEPT_MAX:
-                    del self._kept[next(iter(self._kept))]
-            kept = ((name, self._kept.get(name, (0, None))[1]) for name in names)
+                known = {**self._kept, **{name: (now_ms, found.get(name)) for name in wanted}}
+                if changes == self._changes:
+                    self._kept = dict(list(known.items())[-KEPT_MAX:])
+            else:
+                known = self._kept
+            kept = ((name, known.get(name, (0, None))[1]) for name in names)
             return {name: row for name, row in kept if row is not None}
+
+    def forget(self) -> None:
+        """Has all rows fetched again, because the cluster was changed."""
+        self._changes += 1
+        self._kept = {}

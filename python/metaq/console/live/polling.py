@@ -9,6 +9,8 @@ DURATION_FACTOR: Final = 20
 INTERVAL_S_MAX: Final = 300.0
 SPACING_S: Final = 0.5
 """Least time between the end of a poll and the next one."""
+WANTED_SPACING_S: Final = 1.0
+"""The same after a change of the cluster; if the poll took longer, the cluster rests for as long."""
 FAILING_INTERVAL_S_MAX: Final = 15.0
 """A broker that hangs makes a poll last until its timeout. The others are not to be asked less for long."""
 

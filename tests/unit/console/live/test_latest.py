@@ -81,6 +81,19 @@ def test_a_change_has_everything_asked_for_again() -> None:
     assert asyncio.run(look()) == 2
 
 
+def test_an_answer_that_a_change_overtakes_is_not_fresh() -> None:
+    cluster, latest = Cluster(), Latest(Clock())
+
+    async def look() -> list[int | None]:
+        asking = asyncio.create_task(latest.ask(("a",), cluster.ask))
+        while not cluster.asked:
+            await asyncio.sleep(0)
+        latest.forget()
+        return [(await asking).value, (await latest.ask(("a",), cluster.ask)).value]
+
+    assert asyncio.run(look()) == [1, 2]
+
+
 def test_only_so_much_is_kept_and_other_errors_pass() -> None:
     cluster, latest = Cluster(), Latest(Clock())
 

@@ -47,6 +47,21 @@ def test_two_viewers_share_an_answer() -> None:
     run(scenario)
 
 
+def test_a_change_has_rows_fetched_again_even_those_under_way() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        looking = asyncio.create_task(broker.looks.rows(["a"], 0, AGE_MS))
+        while not broker.asked:
+            await asyncio.sleep(0)
+        broker.looks.forget()
+        assert await looking == {"a": "A"}
+        for _ in range(2):
+            assert await broker.looks.rows(["a"], 0, AGE_MS) == {"a": "A"}
+        assert len(broker.asked) == 2, "the answer that the change overtook was not kept"
+
+    run(scenario)
+
+
 def test_one_call_fetches_a_bounded_number() -> None:
     async def scenario() -> None:
         broker = Broker()
