@@ -6,26 +6,36 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metaq.admin.pipelines.reports import PipelineReports
 from metaq.console.console import console_of
+from metaq.console.live.latest import latest_of
 from metaq.console.rendering import render
 
 
 async def pipelines(request: Request) -> Response:
     """The runs that go on and the last runs of the others."""
-    found = await console_of(request).admin.pipelines.list()
+    admin = console_of(request).admin
+
+    async def ask(_: PipelineReports | None) -> PipelineReports:
+        return await admin.pipelines.list()
+
+    look = await latest_of(request).ask(("pipelines",), ask)
     search = request.query_params.get("q", "").strip()[:200].lower()
+    shows_all = request.query_params.get("all") == "1"
+    reports = () if look.value is None else look.value.reports if shows_all else look.value.current
     shown = [
         report
-        for report in (found.reports if request.query_params.get("all") == "1" else found.current)
+        for report in reports
         if search in f"{report.name} {report.kind} {' '.join(report.topics)}".lower()
     ]
     return render(
         request,
         "pipelines.html",
-        found=found,
+        look=look,
+        found=look.value,
         reports=shown,
         search=search,
-        shows_all=request.query_params.get("all") == "1",
+        shows_all=shows_all,
     )
 
 
