@@ -37,8 +37,8 @@ class TopicRow:
         "queues": lambda row: row.figures.read_queues,
         "messages": lambda row: row.figures.messages,
         "size": lambda row: row.figures.size_bytes,
-        "first": lambda row: row.figures.first_stored_ms,
-        "last": lambda row: row.figures.last_stored_ms,
+        # The older, the more.
+        "oldest": lambda row: None if row.figures.first_stored_ms is None else -row.figures.first_stored_ms,
         "in": lambda row: row.figures.messages_in_per_second,
         "out": lambda row: row.figures.messages_out_per_second,
     }
@@ -163,6 +163,12 @@ class TopicTable(Table):
 class GroupTable(Table):
     rows: Mapping[str, GroupRow] = field(default_factory=dict)
     """In the order of the names."""
+
+    @property
+    def worst_first(self) -> str:
+        """The column by which the groups that are furthest behind come first: waiting times, if all brokers
+        report them in a list."""
+        return "lag_ms" if self.has_all_figures else "lag"
 
     def aged(self, taken_ms: int) -> Self:
         """Returns the table after a look that failed as a whole."""
