@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from metaq.admin.results import GroupFigures, TopicFigures
+from metaq.admin.results import GroupFigures, NewestMessages, Progress, TopicFigures
 from metaq.console.live.tables import DeadLetterRow, GroupRow, GroupTable, TopicRow, TopicTable
 from metaq.console.pages import dead_letters, group, group_looks, groups, overview, topic, topics
 from tests.support.console_pages import Viewed, html_of
@@ -106,3 +106,37 @@ def test_the_newest_message_is_as_old_as_the_poll_says(tmp_path: Path) -> None:
     stale = TopicRow(row.figures, now_ms - 20_000)
     assert topic._as_of_ms(live, stale) >= now_ms
     assert topic._as_of_ms(live, None) >= now_ms
+
+
+class Cluster:
+    """Stands in for the parts of the admin client that a page of one group or topic asks."""
+
+    def __init__(self) -> None:
+        self.groups = self.messages = self
+
+    async def progress(self, name: str, **_: object) -> Progress:
+        return Progress(name, ())
+
+    async def newest(self, name: str, **_: object) -> NewestMessages:
+        return NewestMessages((), None, False, 0, 0, {})
+
+
+def test_the_page_of_a_group_says_that_consumption_is_off(tmp_path: Path) -> None:
+    for is_on in (True, False):
+        viewed = Viewed(tmp_path, Cluster())
+        row = group_row("billing", 7, 60_000, members=0, enabled=is_on)
+        viewed.live.groups = viewed.live.groups.renewed(GroupTable(rows={"billing": row}), 1)
+        text = html_of(asyncio.run(group.lag(viewed.request("/groups/billing"))))
+        assert ("Consumption is switched off" in text) is not is_on
+        assert "No members" in text
+
+
+def test_the_messages_of_a_topic_say_when_they_were_loaded(tmp_path: Path) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    viewed = Viewed(tmp_path, Cluster())
+    row = TopicRow(TopicFigures("orders", "normal", ("a",), 1, 1, 5, 5, None, now_ms - 600_000, 0.0, 0.0))
+    table = TopicTable(rows={"orders": row})
+    viewed.live.topics = viewed.live.topics.renewed(table, now_ms - 300_000)
+    text = html_of(asyncio.run(topic.topic(viewed.request("/topics/orders"))))
+    assert re.search(r'Loaded [\d: -]+ · <a href="/topics/orders">Refresh</a>', text)
+    assert "5 min ago" in text, "at the time of the poll"
