@@ -195,6 +195,8 @@ class Look:
     now_ms: int
     away_since: Mapping[str, int] = field(default_factory=dict)
     """The brokers that do not answer any more or never did, whether they are still registered or not."""
+    gone: frozenset[str] = frozenset()
+    """Brokers that have not been registered for `KEPT_MS`: somebody has taken them out of the cluster."""
 
     @classmethod
     def after(
@@ -209,16 +211,10 @@ class Look:
         found, failing = frozenset(answered), frozenset(failure.broker for failure in failures)
         away = (before.seen | before.away_since.keys() | failing) - found
         since = {broker: before.away_since.get(broker, before_ms) for broker in away}
-        return cls(found, failing, before.seen, before_ms, now_ms, since)
-
-    @property
-    def gone(self) -> frozenset[str]:
-        """Brokers that have not been registered for `KEPT_MS`: somebody has taken them out of the cluster."""
-        return frozenset(
-            broker
-            for broker, since_ms in self.away_since.items()
-            if broker not in self.failing and self.now_ms - since_ms > KEPT_MS
+        gone = frozenset(
+            broker for broker, ms in since.items() if broker not in failing and now_ms - ms > KEPT_MS
         )
+        return cls(found, failing, before.seen, before_ms, now_ms, since, gone)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def time_labels(histogram: Sequence[DueBucket], offset_min: int) -> list[str]:
     labels, day = [], ""
     for part in range(TIMES + 1):
         date, _, time = (moment(round(begin_ms + part * step_ms), offset_min) or "").partition(" ")
-        labels.append(time[:digits] if date == day else f"{date} {time[:digits]}")
+        labels.append(time[:digits] if date == day else f"{date[5:]} {time[:digits]}")
         day = date
     return labels
 

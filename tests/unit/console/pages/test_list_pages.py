@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from metaq.admin.results import GroupFigures, NewestMessages, Progress, TopicFigures
+from metaq.admin.results import BrokerFailure, GroupFigures, NewestMessages, Progress, TopicFigures
 from metaq.console.live.tables import DeadLetterRow, GroupRow, GroupTable, TopicRow, TopicTable
 from metaq.console.pages import dead_letters, group, group_looks, groups, overview, topic, topics
 from tests.support.console_pages import Viewed, html_of
@@ -108,6 +108,16 @@ def test_the_newest_message_is_as_old_as_the_poll_says(tmp_path: Path) -> None:
     assert topic._as_of_ms(live, None) >= now_ms
 
 
+def test_an_empty_list_is_not_sure_while_a_broker_does_not_answer(tmp_path: Path) -> None:
+    away = (BrokerFailure("b", "no answer"),)
+    viewed = Viewed(tmp_path)
+    viewed.live.topics = viewed.live.topics.renewed(TopicTable(away), 1)
+    viewed.live.groups = viewed.live.groups.renewed(GroupTable(away), 1)
+    for path, page in (("/topics", topics.topics), ("/groups", groups.groups), ("/", overview.overview)):
+        text = html_of(asyncio.run(page(viewed.request(path))))
+        assert "The others may have some." in text and "There are no" not in text, path
+
+
 class Cluster:
     """Stands in for the parts of the admin client that a page of one group or topic asks."""
 
@@ -138,5 +148,5 @@ def test_the_messages_of_a_topic_say_when_they_were_loaded(tmp_path: Path) -> No
     table = TopicTable(rows={"orders": row})
     viewed.live.topics = viewed.live.topics.renewed(table, now_ms - 300_000)
     text = html_of(asyncio.run(topic.topic(viewed.request("/topics/orders"))))
-    assert re.search(r'Loaded [\d: -]+ · <a href="/topics/orders">Refresh</a>', text)
+    assert re.search(r'Loaded [\d: -]+ · <a class="[a-z -]+" href="/topics/orders">Refresh</a>', text)
     assert "5 min ago" in text, "at the time of the poll"
