@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, TypeVar
 
@@ -11,7 +12,7 @@ from metaq.admin.results import BrokerFailure
 from metaq.client.session.mistaken_address import name_servers_of
 from metaq.client.session.routes import NameServers, Route, Routes
 from metaq.credentials import Credentials
-from metaq.errors import ClientClosed, MetaqError, NoRoute
+from metaq.errors import ClientClosed, MetaqError, NoRoute, UsageError
 from metaq.protocol.bodies import ClusterInfo
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
@@ -23,6 +24,7 @@ from metaq.protocol.routes import GetBrokerClusterInfo
 from metaq.remoting import Connections, split_addresses
 from metaq.retry import retry
 
+_LOG = logging.getLogger(__name__)
 _Item = TypeVar("_Item")
 _T = TypeVar("_T")
 
@@ -170,25 +172,31 @@ class Calls:
     async def from_each(
         self, brokers: Iterable[str], ask: Callable[[str], Awaitable[_T]]
     ) -> tuple[dict[str, _T], tuple[BrokerFailure, ...]]:
-        """Asks all brokers in parallel. Returns their answers and the brokers that did not answer or could
-        not at the moment; raises what the first of those raised if no partial results are wanted, or if no
-        broker answered."""
-        errors: dict[str, MetaqError] = {}
+        """Asks all brokers in parallel. Returns their answers, and the brokers that gave none, refused or
+        answered nonsense; raises what one of those raised if no partial results are wanted, or if no broker
+        answered."""
+        errors: dict[str, Exception] = {}
 
         async def one(broker: str) -> list[_T]:
             try:
                 return [await ask(broker)]
-            except MetaqError as error:
-                if not self._is_partial or not (error.retriable or isinstance(error, NoRoute)):
+            except (UsageError, ClientClosed):
+                # The caller is wrong, not the broker.
+                raise
+            except Exception as error:
+                if not self._is_partial:
                     raise
+                if not isinstance(error, MetaqError):
+                    _LOG.warning("the answer of broker %s cannot be read", broker, exc_info=True)
                 errors[broker] = error
                 return []
 
         found = await in_parallel(brokers, one)
         answers = {broker: answer[0] for broker, answer in found.items() if answer}
         if errors and not answers:
-            raise next(iter(errors.values()))
-        failures = tuple(BrokerFailure(broker, str(error)) for broker, error in sorted(errors.items()))
+            # An error that stays says more than one that may pass.
+            raise min(errors.values(), key=_may_pass)
+        failures = tuple(BrokerFailure(broker, _reason(error)) for broker, error in sorted(errors.items()))
         return answers, failures
 
     async def on_each(self, brokers: Iterable[str], change: Callable[[str], Awaitable[_T]]) -> dict[str, _T]:
@@ -288,6 +296,14 @@ class Calls:
         if self._closed:
             raise ClientClosed("this client is closed", hint="make another one")
         return await self._connections.call(address, command, body, timeout_s or self.timeout_s)
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, NoRoute) or (isinstance(error, MetaqError) and error.retriable)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, MetaqError) else f"{type(error).__name__}: {error}"
 
 
 async def in_parallel(

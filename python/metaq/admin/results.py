@@ -186,11 +186,15 @@ class GroupFigures:
     members: int | None
     """Clients that are connected; the most that one broker sees."""
     lag: int | None
-    """Messages that wait; None if it has committed nothing."""
+    """Messages that wait; None if it has committed nothing, or if no broker tells."""
     lag_ms: int | None
     """How long the oldest of them has been waiting; None if none waits or a broker does not tell."""
     messages_out_per_second: float | None
     """Over the last minute."""
+    enabled: bool | None = None
+    """Whether all its brokers give messages to its consumers; None if a broker does not tell."""
+    unreported: tuple[str, ...] = ()
+    """Brokers that have the group and did not say how much waits: `lag` lacks theirs."""
 
 
 @dataclass(frozen=True, slots=True)

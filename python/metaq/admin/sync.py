@@ -5,7 +5,7 @@ Its other parts are in the files `sync.py` of `groups/`, `messages/`, `waiting/`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -128,6 +128,11 @@ class Topics:
         return self._portal.run(
             self._work.figures, chosen, cluster=cluster, advance=advance, one_by_one=one_by_one
         )
+
+    def figures_by_name(self, brokers_of: Mapping[str, Collection[str]]) -> TopicOverview:
+        """Returns the figures of single topics, each on the brokers that have it. The other topics of those
+        brokers cost nothing. A topic that is gone is left out."""
+        return self._portal.run(self._work.figures_by_name, brokers_of)
 
     def figures_of(self, topic: str) -> TopicFigures:
         """Returns what one topic holds and how much it is used. Raises NoRoute."""

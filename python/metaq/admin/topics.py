@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -21,7 +21,7 @@ from metaq.admin.results import (
     TopicRoute,
     TopicSettings,
 )
-from metaq.admin.topic_figures import Advance, figures_of, overview
+from metaq.admin.topic_figures import Advance, figures_of, of_names, overview
 from metaq.client.session.routes import Queue
 from metaq.errors import AlreadyExists, NoRoute, NotSupported, UsageError
 from metaq.protocol import names
@@ -140,6 +140,11 @@ class Topics:
         return await overview(
             self._calls, await self._calls.masters(cluster), chosen, advance, one_by_one=one_by_one
         )
+
+    async def figures_by_name(self, brokers_of: Mapping[str, Collection[str]]) -> TopicOverview:
+        """Returns the figures of single topics, each on the brokers that have it. The other topics of those
+        brokers cost nothing. A topic that is gone is left out."""
+        return await of_names(self._calls, brokers_of)
 
     async def figures_of(self, topic: str) -> TopicFigures:
         """Returns what one topic holds and how much it is used. Raises NoRoute."""

@@ -12,7 +12,9 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,11 @@ from metaq.durable import sync_directory
 from metaq.private_files import make_private_directory, open_private
 
 FILE_BYTES_MAX: Final = 10 * 1024 * 1024
+BLOCK_BYTES: Final = 64 * 1024
+BATCH: Final = 2_000
+"""Entries of an export that are read at once."""
+ENDS: Final = frozenset({"done", "failed", "failed in part", "unknown"})
+"""The results of an action that has begun."""
 TEXT_LENGTH_MAX: Final = 4096
 """A longer text of an entry is cut, and ends in an ellipsis."""
 
@@ -72,12 +79,31 @@ class AuditLog:
 
         await asyncio.to_thread(write)
 
+    @property
+    def newest_number(self) -> int:
+        """The number of the last entry; 0 if there is none."""
+        return self._next_number - 1
+
     async def entries(
-        self, *, before: int | None = None, limit: int = 100, search: str = ""
+        self, *, before: int | None = None, limit: int = 100, search: str = "", folds: bool = False
     ) -> list[AuditEntry]:
         """Returns the newest entries first: those before a number that contain a text in any of their
-        fields. Case does not count. Raises OSError."""
-        return await asyncio.to_thread(self._find, before, limit, search.casefold())
+        fields. Case does not count. With `folds`, the beginning of an action that has ended is left out. It
+        reads no more of the files than it needs. Raises OSError."""
+
+        def find() -> list[AuditEntry]:
+            found = self._folded() if folds else self._newest_first()
+            wanted = _matching(found, before, search.casefold())
+            return list(islice(wanted, limit))
+
+        return await asyncio.to_thread(find)
+
+    async def batches(self, search: str = "") -> AsyncIterator[list[AuditEntry]]:
+        """Yields all entries that contain a text, the newest first, in one pass over the files. Raises
+        OSError."""
+        found = _matching(self._newest_first(), None, search.casefold())
+        while batch := await asyncio.to_thread(lambda: list(islice(found, BATCH))):
+            yield batch
 
     def _append(self, line: bytes) -> None:
         descriptor = self._open()
@@ -103,27 +129,59 @@ class AuditLog:
     def _open(self) -> int:
         return open_private(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
-    def _find(self, before: int | None, limit: int, search: str) -> list[AuditEntry]:
-        found: list[AuditEntry] = []
+    def _folded(self) -> Iterator[AuditEntry]:
+        """Leaves out each beginning whose end has passed before, since the newest come first."""
+        ended: Counter[tuple[str, ...]] = Counter()
         for entry in self._newest_first():
-            if len(found) >= limit:
-                break
-            if (before is None or entry.number < before) and (not search or _contains(entry, search)):
-                found.append(entry)
-        return found
+            action = (entry.name, entry.session, entry.address, entry.command, entry.target)
+            if entry.result in ENDS:
+                ended[action] += 1
+            elif entry.result == "begun" and ended[action]:
+                ended[action] -= 1
+                continue
+            yield entry
 
     def _newest_first(self) -> Iterator[AuditEntry]:
         decoder = msgspec.json.Decoder(AuditEntry)
+        last: int | None = None
         for path in (self._path, self._older):
-            try:
-                lines = path.read_bytes().splitlines()
-            except FileNotFoundError:
-                continue
-            for line in reversed(lines):
+            for line in _lines_from_end(path):
                 try:
-                    yield decoder.decode(line)
+                    entry = decoder.decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     continue
+                # A file that becomes the older one meanwhile is read twice.
+                if last is None or entry.number < last:
+                    last = entry.number
+                    yield entry
+
+
+def _lines_from_end(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a file, the last first, block by block."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        begin = file.seek(0, os.SEEK_END)
+        rest: list[bytes] = []  # The parts of a line whose beginning was not read yet, the last part first.
+        while begin > 0:
+            size = min(BLOCK_BYTES, begin)
+            begin -= size
+            file.seek(begin)
+            first, *others = file.read(size).split(b"\n")
+            if others:
+                yield others.pop() + b"".join(reversed(rest))
+                yield from reversed(others)
+                rest = []
+            rest.append(first)
+        yield b"".join(reversed(rest))
+
+
+def _matching(entries: Iterator[AuditEntry], before: int | None, search: str) -> Iterator[AuditEntry]:
+    for entry in entries:
+        if (before is None or entry.number < before) and (not search or _contains(entry, search)):
+            yield entry
 
 
 def _contains(entry: AuditEntry, search: str) -> bool:

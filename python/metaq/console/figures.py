@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from metaq.console.words import Language
 
-SPANS = (("d", "h", 86_400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1))
-"""Units of time with the next smaller one, and the seconds of both."""
 CHINESE_UNITS = {"ms": "毫秒", "s": "秒", "min": "分", "h": "小时", "d": "天"}
 
 

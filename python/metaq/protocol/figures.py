@@ -44,7 +44,8 @@ class GetTopicFigures(Command, code=30_325, permission="describe", resources={"t
 
 
 class GroupLine(Body):
-    """One group. `lag` is missing if it has committed nothing, `lag_ms` if nothing waits."""
+    """One group. `lag` is missing if it has committed nothing, `lag_ms` if nothing waits, `enabled` if the
+    broker is an older one."""
 
     name: str = always("")
     members: int = always(0)
@@ -52,6 +53,7 @@ class GroupLine(Body):
     lag: int | None = None
     lag_ms: int | None = None
     out_per_second: float | None = None
+    enabled: bool | None = None
 
 
 class GroupLines(Body):

@@ -48,6 +48,8 @@ def test_rows_that_somebody_looks_at_have_figures(
             expected = 0 if cluster.is_metaq else 1
             assert asked["GetTopicStatsInfo"] == expected, "the second look is answered from the first"
             assert asked["GetConsumerConnectionList"] == expected
+            assert asked["GetBrokerConsumeStats"] == asked["GetAllTopicConfig"] == 0, asked
+            assert asked["GetAllSubscriptionGroupConfig"] == 0, "the other groups of the broker cost nothing"
             assert asked.total() <= 12, asked
 
     run(scenario)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from metaq.console import audit_log
 from metaq.console.access.roles import Identity, Role
 from metaq.console.audit_log import TEXT_LENGTH_MAX, AuditLog
 from tests.support.waiting import run
@@ -78,6 +82,82 @@ def test_two_files_bound_the_log(tmp_path: Path) -> None:
         assert newest.number == before.number + 1
 
     run(scenario)
+
+
+def test_an_action_and_its_end_are_one_entry(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = AuditLog(tmp_path)
+
+        async def write(command: str, *results: str) -> None:
+            for result in results:
+                await log.record(ANNA, "127.0.0.1", command, "x", result)
+
+        await write("lost", "begun")
+        await write("twice", "begun", "begun", "failed", "done")
+        await write("lost", "begun", "done")
+        await write("refused", "refused")
+        await write("long", "begun", "done", "job stopped")
+        folded = [(entry.command, entry.result) for entry in await log.entries(folds=True)]
+        assert folded == [
+            ("long", "job stopped"),
+            ("long", "done"),
+            ("refused", "refused"),
+            ("lost", "done"),
+            ("twice", "done"),
+            ("twice", "failed"),
+            ("lost", "begun"),
+        ]
+        pages: list[tuple[str, str]] = []
+        before = None
+        while page := await log.entries(folds=True, limit=1, before=before):
+            pages += [(entry.command, entry.result) for entry in page]
+            before = page[-1].number
+        assert pages == folded, "an action whose end is on the page before has ended"
+        unfinished = await log.entries(folds=True, search="begun")
+        assert [entry.command for entry in unfinished] == ["lost"]
+        assert len(await log.entries()) == log.newest_number == 11
+
+    run(scenario)
+
+
+def test_a_page_reads_only_the_end_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        log = AuditLog(tmp_path)
+        await log.record(ANNA, "127.0.0.1", "c" * 1_000, "x" * 1_000, "done")
+        path = tmp_path / "audit.jsonl"
+        line = path.read_bytes()
+        path.write_bytes(b"".join(line.replace(b'"number":1,', b'"number":%d,' % n) for n in range(1, 4_001)))
+        decoded: list[int] = []
+        lines_from_end = audit_log._lines_from_end
+
+        def counted(path: Path) -> Iterator[bytes]:
+            for line in lines_from_end(path):
+                decoded.append(len(line))
+                yield line
+
+        monkeypatch.setattr(audit_log, "_lines_from_end", counted)
+        log = AuditLog(tmp_path)
+        decoded.clear()
+        page = await log.entries(limit=50)
+        assert [entry.number for entry in page] == list(range(4_000, 3_950, -1))
+        assert len(decoded) <= 60
+        decoded.clear()
+        numbers = [entry.number for batch in [b async for b in log.batches()] for entry in batch]
+        assert numbers == list(range(4_000, 0, -1))
+        assert len(decoded) <= 4_001, "an export is one pass"
+
+    run(scenario)
+
+
+def test_lines_that_are_longer_than_a_block_are_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    lines = [b"a" * size for size in (3, 0, audit_log.BLOCK_BYTES * 3, 1, audit_log.BLOCK_BYTES - 1, 7)]
+    for data in (b"\n".join(lines), b"\n".join(lines) + b"\n", b"", b"\n"):
+        path.write_bytes(data)
+        assert [line for line in audit_log._lines_from_end(path) if line] == [
+            line for line in reversed(data.split(b"\n")) if line
+        ]
+    assert list(audit_log._lines_from_end(tmp_path / "missing")) == []
 
 
 def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from metaq.admin.calls import Calls, in_parallel
-from metaq.admin.groups.group_figures import overview
+from metaq.admin.groups.group_figures import of_names, overview
 from metaq.admin.groups.group_settings import config_pages, find_config, settings_of
 from metaq.admin.groups.running_members import ask_members, conflicts_of
 from metaq.admin.kinds import group_kind
@@ -166,6 +166,11 @@ class ConsumerGroups:
         return await overview(
             self._calls, await self._calls.masters(cluster), chosen, advance, one_by_one=one_by_one
         )
+
+    async def figures_by_name(self, brokers_of: Mapping[str, Collection[str]]) -> GroupOverview:
+        """Returns the figures of single groups, each on the brokers that have it. The other groups of those
+        brokers cost nothing. A group that is gone is left out."""
+        return await of_names(self._calls, brokers_of)
 
     async def show(self, group: str) -> Group:
         """Returns the settings, members and progress of a group. Raises NoSuchGroup."""

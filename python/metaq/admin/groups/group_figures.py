@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,11 +14,16 @@ from metaq.admin.kinds import group_kind
 from metaq.admin.results import GroupFigures, GroupName, GroupOverview
 from metaq.admin.topic_figures import JOINED_AT_ONCE, Advance, total
 from metaq.errors import MetaqError
-from metaq.protocol.bodies import ConsumerConnection, ConsumeStatsList, ConsumeTimeSpans
+from metaq.protocol.bodies import (
+    ConsumerConnection,
+    ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+)
 from metaq.protocol.clients import GetConsumerConnectionList
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.figures import GetGroupFigures, GroupLine, GroupLines
-from metaq.protocol.offsets import GetBrokerConsumeStats, QueryConsumeTimeSpan
+from metaq.protocol.offsets import GetBrokerConsumeStats, GetConsumeStats, QueryConsumeTimeSpan
 
 ALL_GROUPS_TIMEOUT_S: Final = 60.0
 """An Apache broker computes the progress of all its groups for one answer."""
@@ -25,12 +31,20 @@ ALL_GROUPS_TIMEOUT_S: Final = 60.0
 
 @dataclass(slots=True)
 class _Backlog:
-    """The progress of one group, from the answer of an Apache broker on all groups."""
+    """The progress of one group on an Apache broker."""
 
     lag: int = 0
     out_per_second: float = 0.0
     behind: list[str] = field(default_factory=list)
     """Topics in which messages wait."""
+
+    def add(self, stats: ConsumeStats) -> None:
+        self.out_per_second += stats.consume_tps
+        for queue, place in stats.offset_table.items():
+            waiting = max(place.broker_offset - place.consumer_offset, 0)
+            self.lag += waiting
+            if waiting and queue.topic not in self.behind:
+                self.behind.append(queue.topic)
 
 
 async def overview(
@@ -44,6 +58,7 @@ async def overview(
     """Returns the figures of the chosen groups of these brokers. Without `one_by_one`, a broker that needs
     requests for each group is asked only for their names and their lag in messages."""
     missing: dict[str, str] = {}
+    unreported: set[str] = set()
 
     async def one(broker: str) -> dict[str, GroupLine]:
         def is_chosen(name: str) -> bool:
@@ -59,7 +74,10 @@ async def overview(
                         f"{broker} does not report members and waiting times in a list; "
                         "`metaq group show` asks for them"
                     )
-                    return await _names_and_lags(calls, broker, is_chosen, advance)
+                    lines, has_lags = await _names_and_lags(calls, broker, is_chosen, advance)
+                    if not has_lags:
+                        unreported.add(broker)
+                    return lines
                 return await _one_by_one(calls, broker, is_chosen, advance)
             page = GroupLines.decode(reply.body)
             lines.update({line.name: line for line in page.groups if is_chosen(line.name)})
@@ -77,53 +95,105 @@ async def overview(
         if number % JOINED_AT_ONCE == 0:
             await asyncio.sleep(0)
         lines = {broker: of_broker[name] for broker, of_broker in ordered if name in of_broker}
-        groups.append(_joined(lines, unknown))
+        groups.append(_joined(lines, unknown, unreported))
     return GroupOverview(
         tuple(groups), failures, tuple(missing[broker] for broker in sorted(missing)), tuple(sorted(found))
     )
 
 
+async def of_names(calls: Calls, brokers_of: Mapping[str, Collection[str]]) -> GroupOverview:
+    """Returns the figures of single groups. `brokers_of` says where each of them lives. Other groups cost
+    nothing. A group that is gone is left out of the answer of a MetaQ broker; on others it has no members and
+    no lag. Those do not say whether consumption is enabled."""
+
+    async def one(broker: str) -> dict[str, GroupLine]:
+        look = _listed_line if await calls.is_metaq(broker) else _asked_line
+        names = [name for name, brokers in brokers_of.items() if broker in brokers]
+        found = await in_parallel(names, lambda name: look(calls, broker, name))
+        return {name: line for name, line in found.items() if line is not None}
+
+    homes = sorted({broker for brokers in brokers_of.values() for broker in brokers})
+    found, failures = await calls.from_each(homes, one)
+    by_name = {
+        name: {broker: found[broker][name] for broker in sorted(found) if name in found[broker]}
+        for name in sorted(brokers_of)
+    }
+    groups = tuple(_joined(lines) for lines in by_name.values() if lines)
+    return GroupOverview(groups, failures, (), tuple(sorted(found)))
+
+
+async def _listed_line(calls: Calls, broker: str, group: str) -> GroupLine | None:
+    gone = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    reply = await calls.ask(broker, GetGroupFigures(group=group), accept=(gone,))
+    return None if reply.code == gone else GroupLines.decode(reply.body).groups[0]
+
+
+async def _asked_line(calls: Calls, broker: str, group: str) -> GroupLine:
+    reply = await calls.ask(broker, GetConsumeStats(consumer_group=group))
+    stats = ConsumeStats.decode(reply.body)
+    backlog = None
+    if stats.offset_table:
+        backlog = _Backlog()
+        backlog.add(stats)
+    return await _line(calls, broker, group, backlog)
+
+
 async def _one_by_one(
     calls: Calls, broker: str, is_chosen: Callable[[str], bool], advance: Advance | None
 ) -> dict[str, GroupLine]:
-    names = [name async for page in config_pages(calls, broker) for name in page if is_chosen(name)]
+    enabled = await _enabled(calls, broker, is_chosen)
     reply = await calls.ask(
         broker, GetBrokerConsumeStats(), timeout_s=max(calls.timeout_s, ALL_GROUPS_TIMEOUT_S)
     )
     backlogs = _backlogs(ConsumeStatsList.decode(reply.body))
 
     async def one(name: str) -> GroupLine:
-        line = GroupLine(name=name, members=await _members(calls, broker, name))
-        backlog = backlogs.get(name)
-        if backlog is not None:
-            line.lag, line.out_per_second = backlog.lag, backlog.out_per_second
-            for topic in backlog.behind:
-                delay_ms = await _delay(calls, broker, name, topic)
-                if delay_ms is not None:
-                    line.lag_ms = max(delay_ms, line.lag_ms or 0)
+        line = await _line(calls, broker, name, backlogs.get(name))
+        line.enabled = enabled[name]
         if advance is not None:
             advance(1)
         return line
 
-    return await in_parallel(names, one)
+    return await in_parallel(enabled, one)
+
+
+async def _line(calls: Calls, broker: str, group: str, backlog: _Backlog | None) -> GroupLine:
+    line = GroupLine(name=group, members=await _members(calls, broker, group))
+    if backlog is not None:
+        line.lag, line.out_per_second = backlog.lag, backlog.out_per_second
+        for topic in backlog.behind:
+            delay_ms = await _delay(calls, broker, group, topic)
+            if delay_ms is not None:
+                line.lag_ms = max(delay_ms, line.lag_ms or 0)
+    return line
 
 
 async def _names_and_lags(
     calls: Calls, broker: str, is_chosen: Callable[[str], bool], advance: Advance | None
-) -> dict[str, GroupLine]:
-    """The lags are unknown if the broker takes too long to compute them."""
-    names = [name async for page in config_pages(calls, broker) for name in page if is_chosen(name)]
-    try:
+) -> tuple[dict[str, GroupLine], bool]:
+    """Returns the lines, and whether they have lags: a broker may take too long to compute them."""
+    enabled = await _enabled(calls, broker, is_chosen)
+    backlogs: dict[str, _Backlog] | None = None
+    with contextlib.suppress(MetaqError):
         reply = await calls.ask(broker, GetBrokerConsumeStats())
         backlogs = _backlogs(ConsumeStatsList.decode(reply.body))
-    except MetaqError:
-        backlogs = {}
     if advance is not None:
-        advance(len(names))
-    lines = {name: GroupLine(name=name) for name in names}
-    for name in lines.keys() & backlogs.keys():
-        lines[name].lag, lines[name].out_per_second = backlogs[name].lag, backlogs[name].out_per_second
-    return lines
+        advance(len(enabled))
+    lines = {name: GroupLine(name=name, enabled=is_on) for name, is_on in enabled.items()}
+    for name, backlog in (backlogs or {}).items():
+        if name in lines:
+            lines[name].lag, lines[name].out_per_second = backlog.lag, backlog.out_per_second
+    return lines, backlogs is not None
+
+
+async def _enabled(calls: Calls, broker: str, is_chosen: Callable[[str], bool]) -> dict[str, bool]:
+    """Returns the chosen groups, each with whether its consumers get messages."""
+    return {
+        name: config.consume_enable
+        async for page in config_pages(calls, broker)
+        for name, config in page.items()
+        if is_chosen(name)
+    }
 
 
 def _backlogs(stats: ConsumeStatsList) -> dict[str, _Backlog]:
@@ -132,13 +202,7 @@ def _backlogs(stats: ConsumeStatsList) -> dict[str, _Backlog]:
     for by_group in stats.consume_stats_list:
         for group, of_topics in by_group.items():
             for of_topic in of_topics:
-                backlog = found.setdefault(group, _Backlog())
-                backlog.out_per_second += of_topic.consume_tps
-                for queue, place in of_topic.offset_table.items():
-                    waiting = max(place.broker_offset - place.consumer_offset, 0)
-                    backlog.lag += waiting
-                    if waiting and queue.topic not in backlog.behind:
-                        backlog.behind.append(queue.topic)
+                found.setdefault(group, _Backlog()).add(of_topic)
     return found
 
 
@@ -160,11 +224,16 @@ async def _delay(calls: Calls, broker: str, group: str, topic: str) -> int | Non
     return max(delays) if delays else None
 
 
-def _joined(lines: Mapping[str, GroupLine], unknown: frozenset[str]) -> GroupFigures:
+def _joined(
+    lines: Mapping[str, GroupLine],
+    unknown: Collection[str] = frozenset(),
+    unreported: Collection[str] = frozenset(),
+) -> GroupFigures:
     """Adds up what brokers say of one group. The members and waiting times of the `unknown` brokers were not
-    asked for."""
+    asked for, and the `unreported` ones did not say how much waits."""
     parts = list(lines.values())
-    is_known = unknown.isdisjoint(lines)
+    is_known = not any(broker in unknown for broker in lines)
+    switches = [line.enabled for line in parts]
     lags = [line.lag for line in parts if line.lag is not None]
     waits = [line.lag_ms for line in parts if line.lag_ms is not None]
     return GroupFigures(
@@ -175,4 +244,7 @@ def _joined(lines: Mapping[str, GroupLine], unknown: frozenset[str]) -> GroupFig
         sum(lags) if lags else None,
         max(waits) if waits and is_known else None,
         total([line.out_per_second for line in parts]),
+        # One broker that gives nothing is enough for messages to wait.
+        False if False in switches else None if None in switches else True,
+        tuple(broker for broker in lines if broker in unreported),
     )

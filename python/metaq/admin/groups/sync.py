@@ -103,6 +103,11 @@ class ConsumerGroups:
             self._work.figures, chosen, cluster=cluster, advance=advance, one_by_one=one_by_one
         )
 
+    def figures_by_name(self, brokers_of: Mapping[str, Collection[str]]) -> GroupOverview:
+        """Returns the figures of single groups, each on the brokers that have it. The other groups of those
+        brokers cost nothing. A group that is gone is left out."""
+        return self._portal.run(self._work.figures_by_name, brokers_of)
+
     def show(self, group: str) -> Group:
         """Returns the settings, members and progress of a group. Raises NoSuchGroup."""
         return self._portal.run(self._work.show, group)

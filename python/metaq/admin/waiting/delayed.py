@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, TypeVar
 
 from metaq.admin.calls import UNKNOWN_REQUEST, Calls
 from metaq.admin.results import BrokerFailure
@@ -35,6 +35,7 @@ from metaq.protocol.waiting import (
 
 BUCKETS: Final = 48
 LIMIT: Final = 100
+_B = TypeVar("_B", DelayedFigures, DelayedLines)
 
 
 class Delayed:
@@ -103,8 +104,7 @@ class Delayed:
             topic=topic,
         )
         brokers = await self._calls.masters() if broker is None else [broker]
-        replies, failures, missing = await self._ask_each(brokers, command)
-        found = {name: DelayedLines.decode(reply.body) for name, reply in replies.items()}
+        found, failures, missing = await self._ask_each(brokers, command, DelayedLines)
         messages = sorted(
             (_message(name, line) for name, lines in found.items() for line in lines.messages),
             key=lambda message: (message.due_ms, message.broker, message.offset_id),
@@ -133,17 +133,16 @@ class Delayed:
     async def _figures(
         self, brokers: Collection[str], command: GetDelayedFigures
     ) -> tuple[dict[str, DelayedFigures], tuple[BrokerFailure, ...], tuple[str, ...]]:
-        replies, failures, missing = await self._ask_each(brokers, command)
-        return {name: DelayedFigures.decode(reply.body) for name, reply in replies.items()}, failures, missing
+        return await self._ask_each(brokers, command, DelayedFigures)
 
     async def _ask_each(
-        self, brokers: Collection[str], command: Command
-    ) -> tuple[dict[str, Reply], tuple[BrokerFailure, ...], tuple[str, ...]]:
+        self, brokers: Collection[str], command: Command, body: type[_B]
+    ) -> tuple[dict[str, _B], tuple[BrokerFailure, ...], tuple[str, ...]]:
         """Returns the answers, the brokers that did not answer, and a sentence for each that does not know
         the request or has not counted its messages yet."""
         missing: dict[str, str] = {}
 
-        async def ask(broker: str) -> Reply | None:
+        async def ask(broker: str) -> _B | None:
             try:
                 reply = await self._calls.ask(broker, command, accept=(UNKNOWN_REQUEST,))
             except Refused as error:
@@ -152,13 +151,13 @@ class Delayed:
                 missing[broker] = f"{broker} does not report delayed messages now: {error}"
                 return None
             if reply.code != UNKNOWN_REQUEST:
-                return reply
+                return body.decode(reply.body)
             missing[broker] = _not_reported(broker)
             return None
 
         found, failures = await self._calls.from_each(brokers, ask)
-        replies = {broker: reply for broker, reply in found.items() if reply is not None}
-        return replies, failures, tuple(missing[broker] for broker in sorted(missing))
+        answers = {broker: answer for broker, answer in found.items() if answer is not None}
+        return answers, failures, tuple(missing[broker] for broker in sorted(missing))
 
     async def _find(self, offset_id: str, broker: str | None) -> tuple[str, DelayedMessage]:
         command: Command = ListDelayedMessages(count=1, offset_id=checked_offset_id(offset_id))

@@ -36,16 +36,15 @@ class Transactions:
         """
         check_limit(limit, LISTED_MAX)
         command = ListTransactions(count=limit, producer_group=producer_group)
-        replies, failures = await self._calls.from_each(
-            await self._calls.masters() if broker is None else [broker],
-            lambda name: self._calls.ask(name, command, accept=(UNKNOWN_REQUEST,)),
-        )
-        missing = sorted(name for name, reply in replies.items() if reply.code == UNKNOWN_REQUEST)
-        found = {
-            name: TransactionLines.decode(reply.body)
-            for name, reply in replies.items()
-            if name not in missing
-        }
+
+        async def ask(name: str) -> TransactionLines | None:
+            reply = await self._calls.ask(name, command, accept=(UNKNOWN_REQUEST,))
+            return None if reply.code == UNKNOWN_REQUEST else TransactionLines.decode(reply.body)
+
+        brokers = await self._calls.masters() if broker is None else [broker]
+        answers, failures = await self._calls.from_each(brokers, ask)
+        missing = sorted(name for name, lines in answers.items() if lines is None)
+        found = {name: lines for name, lines in answers.items() if lines is not None}
         transactions = sorted(
             (transaction for name, lines in found.items() for transaction in _transactions(name, lines)),
             key=lambda transaction: (transaction.began_ms, transaction.broker, transaction.offset_id),

@@ -97,7 +97,7 @@ class Figures:
 
     @handles(GetGroupFigures)
     async def get_group_figures(self, command: GetGroupFigures, request: Request) -> Response:
-        known = {config.group_name for config in self._parts.groups}
+        known = {config.group_name: config.consume_enable for config in self._parts.groups}
         if command.group is not None and command.group not in known:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -108,7 +108,7 @@ class Figures:
             request.connection, lambda: _page(known, command.group, command.after, command.count)
         )
         # Clients change on the event loop, so they are read here and not on the thread.
-        wanted = [self._live(name) for name in names]
+        wanted = [self._live(name, is_enabled=known[name]) for name in names]
 
         def look_up() -> bytes:
             rates = self._parts.statistics.rates()
@@ -117,12 +117,13 @@ class Figures:
 
         return Response(body=await look_ups.run(request.connection, look_up))
 
-    def _live(self, name: str) -> tuple[GroupLine, frozenset[str]]:
+    def _live(self, name: str, *, is_enabled: bool) -> tuple[GroupLine, frozenset[str]]:
         """The group with the number of its members, and the topics that they subscribe to."""
         live = self._parts.clients.consumer_group(name)
         if live is None:
-            return GroupLine(name=name), frozenset()
-        return GroupLine(name=name, members=len(live.client_ids())), frozenset(live.subscriptions)
+            return GroupLine(name=name, enabled=is_enabled), frozenset()
+        line = GroupLine(name=name, members=len(live.client_ids()), enabled=is_enabled)
+        return line, frozenset(live.subscriptions)
 
     def _progress(
         self, line: GroupLine, subscribed: frozenset[str], rates: Rates | None

@@ -6,12 +6,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from metaq.admin.aio import Admin
-from metaq.admin.results import GroupFigures, GroupOverview, Health, TopicFigures, TopicOverview
+from metaq.admin.results import (
+    BrokerFailure,
+    GroupFigures,
+    GroupOverview,
+    Health,
+    TopicFigures,
+    TopicOverview,
+)
 from metaq.console.live.asking import Answers, ask
 from metaq.console.live.history import CLUSTER, History, Kind
 from metaq.console.live.looks import Looks
@@ -24,6 +31,7 @@ from metaq.console.live.tables import (
     GroupRow,
     GroupTable,
     Look,
+    Table,
     TopicRow,
     TopicTable,
     dead_letters_of,
@@ -31,7 +39,7 @@ from metaq.console.live.tables import (
     merged_brokers,
 )
 from metaq.console.live.totals import ClusterTotals, totals_of
-from metaq.console.live.trends import LOOKED_AT_STEPS, trend_of
+from metaq.console.live.trends import LOOKED_AT_STEPS, UNKNOWN, trend_of
 from metaq.console.settings import ConsoleSettings
 
 RECORDED_AT_ONCE = 200
@@ -72,8 +80,8 @@ class Live:
         self.totals: Part[ClusterTotals] = Part()
         self.interval_s = settings.poll_interval_s
         """The time between the beginnings of two polls."""
-        self._topic_looks = Looks(self._fetch_topics)
-        self._group_looks = Looks(self._fetch_groups)
+        self._topic_looks = Looks(self._fetch_topics, self._now_ms)
+        self._group_looks = Looks(self._fetch_groups, self._now_ms)
         self._begun = 0
         self._was_whole = True
         self._tick: Tick | None = None
@@ -146,27 +154,34 @@ class Live:
         if is_known:
             return {name: rows[name] for name in known}
         current = [name for name in known if rows[name].stale_ms is None]
-        found = await looks.rows(current, self._now_ms(), round(self.interval_s * 1000))
+        found = await looks.rows(current, round(self.interval_s * 1000))
         return {name: found.get(name, rows[name]) for name in known}
 
     async def _fetch_topics(self, names: frozenset[str]) -> dict[str, TopicRow]:
-        found = await self._admin.topics.figures(lambda topic: topic.name in names)
+        known = self.topics.value.rows if self.topics.value else {}
+        found = await self._admin.topics.figures_by_name(_brokers_of(names, known))
         now_ms, rows = self._now_ms(), {}
         for figures in found.topics:
-            before = None if self.topics.value is None else self.topics.value.rows.get(figures.name)
-            row = TopicRow(figures, None, () if before is None else before.missing)
+            row = TopicRow(figures, None, _missing(known[figures.name], found.failures))
             rows[figures.name] = row
             self.history.record_alone("topic", figures.name, topic_values(row), now_ms)
         return rows
 
     async def _fetch_groups(self, names: frozenset[str]) -> dict[str, GroupRow]:
-        found = await self._admin.groups.figures(lambda group: group.name in names)
+        known = self.groups.value.rows if self.groups.value else {}
+        found = await self._admin.groups.figures_by_name(_brokers_of(names, known))
         now_ms, rows = self._now_ms(), {}
         for figures in found.groups:
-            before = None if self.groups.value is None else self.groups.value.rows.get(figures.name)
-            row = GroupRow(figures) if before is None else replace(before, figures=figures)
+            before = known[figures.name]
+            missing = _missing(before, found.failures)
+            if figures.enabled is None:
+                figures = replace(figures, enabled=before.figures.enabled)
+            row = replace(
+                before, figures=figures, missing=missing, trend=UNKNOWN if missing else before.trend
+            )
             rows[figures.name] = row
-            self.history.record_alone("group", figures.name, {"lag_ms": figures.lag_ms}, now_ms)
+            lag_ms = group_values(row)["lag_ms"]
+            self.history.record_alone("group", figures.name, {"lag_ms": lag_ms}, now_ms)
         return rows
 
     # Polls
@@ -228,9 +243,9 @@ class Live:
             self.topics = self.topics.failed(found, now_ms)
             self.dead_letters = self.dead_letters.failed(found, now_ms)
             return
-        look = self._look(found, before.seen, self.topics, now_ms)
+        look = self._look(found, before, self.topics.taken_ms, now_ms)
         rows = merged(before.rows, found.topics, look, _topic_row)
-        table = TopicTable(found.failures, found.missing, before.seen | look.answered, rows)
+        table = TopicTable(found.failures, found.missing, **look.facts, rows=rows)
         await self._record("topic", rows, topic_values, self._looked("topic", self.topics, now_ms), now_ms)
         self.topics = self.topics.renewed(table, now_ms)
         self.dead_letters = self.dead_letters.renewed(dead_letters_of(table), now_ms)
@@ -242,16 +257,16 @@ class Live:
                 self.groups = replace(self.groups, value=before.aged(self.groups.taken_ms))
             self.groups = self.groups.failed(found, now_ms)
             return
-        look = self._look(found, before.seen, self.groups, now_ms)
+        look = self._look(found, before, self.groups.taken_ms, now_ms)
         rows = merged(before.rows, found.groups, look, _group_row)
         await self._record("group", rows, group_values, self._looked("group", self.groups, now_ms), now_ms)
         for number, (name, row) in enumerate(rows.items()):
             if number % RECORDED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if row.stale_ms is None and row.figures.lag is not None:
+            if row.stale_ms is None and not row.missing:
                 points = self.history.recent("group", name, "lag", LOOKED_AT_STEPS)
                 rows[name] = replace(row, trend=trend_of(points, row.figures.lag))
-        table = GroupTable(found.failures, found.missing, before.seen | look.answered, rows)
+        table = GroupTable(found.failures, found.missing, **look.facts, rows=rows)
         self.groups = self.groups.renewed(table, now_ms)
 
     def _take_totals(self, now_ms: int) -> None:
@@ -275,15 +290,10 @@ class Live:
         self.totals = self.totals.renewed(totals, now_ms)
 
     def _look(
-        self, found: TopicOverview | GroupOverview, seen: frozenset[str], part: Part[_T], now_ms: int
+        self, found: TopicOverview | GroupOverview, before: Table, taken_ms: int | None, now_ms: int
     ) -> Look:
-        return Look(
-            frozenset(found.brokers),
-            frozenset(failure.broker for failure in found.failures),
-            seen,
-            now_ms if part.taken_ms is None else part.taken_ms,
-            now_ms,
-        )
+        before_ms = now_ms if taken_ms is None else taken_ms
+        return Look.after(before, found.brokers, found.failures, before_ms, now_ms)
 
     def _looked(self, kind: Kind, before: Part[_T], now_ms: int) -> int:
         """Notes a look for the history. Returns from when on its values count: from the look before, if that
@@ -311,12 +321,23 @@ class Live:
         self.history.keep_only(kind, rows.keys())
 
 
+def _brokers_of(names: Iterable[str], rows: Mapping[str, _Row]) -> dict[str, tuple[str, ...]]:
+    return {name: rows[name].figures.brokers for name in names if name in rows}
+
+
+def _missing(before: TopicRow | GroupRow, failures: Iterable[BrokerFailure]) -> tuple[str, ...]:
+    """Returns the brokers that a row lacks which was looked at by itself."""
+    asked = set(before.figures.brokers)
+    failing = {failure.broker for failure in failures}
+    return tuple(sorted({*before.missing} - asked | asked & failing))
+
+
 def _topic_row(figures: TopicFigures, missing: tuple[str, ...]) -> TopicRow:
     return TopicRow(figures, None, missing)
 
 
 def _group_row(figures: GroupFigures, missing: tuple[str, ...]) -> GroupRow:
-    return GroupRow(figures, None, missing)
+    return GroupRow(figures, None, tuple(sorted({*missing, *figures.unreported})))
 
 
 def _now_ms() -> int:

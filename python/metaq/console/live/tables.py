@@ -37,8 +37,8 @@ class TopicRow:
         "queues": lambda row: row.figures.read_queues,
         "messages": lambda row: row.figures.messages,
         "size": lambda row: row.figures.size_bytes,
-        "first": lambda row: row.figures.first_stored_ms,
-        "last": lambda row: row.figures.last_stored_ms,
+        # The older, the more.
+        "oldest": lambda row: None if row.figures.first_stored_ms is None else -row.figures.first_stored_ms,
         "in": lambda row: row.figures.messages_in_per_second,
         "out": lambda row: row.figures.messages_out_per_second,
     }
@@ -139,7 +139,9 @@ class Table:
     notes: tuple[str, ...] = ()
     """A sentence for each broker that does not report all figures in a list."""
     seen: frozenset[str] = frozenset()
-    """Brokers that have answered since the console started."""
+    """Brokers that have answered since the console started, without those that are gone for good."""
+    away_since: Mapping[str, int] = field(default_factory=dict)
+    """When each broker that does not answer now was last known to be well."""
 
     @property
     def has_all_figures(self) -> bool:
@@ -161,6 +163,12 @@ class TopicTable(Table):
 class GroupTable(Table):
     rows: Mapping[str, GroupRow] = field(default_factory=dict)
     """In the order of the names."""
+
+    @property
+    def worst_first(self) -> str:
+        """The column by which the groups that are furthest behind come first: waiting times, if all brokers
+        report them in a list."""
+        return "lag_ms" if self.has_all_figures else "lag"
 
     def aged(self, taken_ms: int) -> Self:
         """Returns the table after a look that failed as a whole."""
@@ -185,6 +193,34 @@ class Look:
     before_ms: int
     """When the look before was taken."""
     now_ms: int
+    away_since: Mapping[str, int] = field(default_factory=dict)
+    """The brokers that do not answer any more or never did, whether they are still registered or not."""
+    gone: frozenset[str] = frozenset()
+    """Brokers that have not been registered for `KEPT_MS`: somebody has taken them out of the cluster."""
+
+    @classmethod
+    def after(
+        cls,
+        before: Table,
+        answered: Iterable[str],
+        failures: Iterable[BrokerFailure],
+        before_ms: int,
+        now_ms: int,
+    ) -> Look:
+        """Returns the look that follows a table."""
+        found, failing = frozenset(answered), frozenset(failure.broker for failure in failures)
+        away = (before.seen | before.away_since.keys() | failing) - found
+        since = {broker: before.away_since.get(broker, before_ms) for broker in away}
+        gone = frozenset(
+            broker for broker, ms in since.items() if broker not in failing and now_ms - ms > KEPT_MS
+        )
+        return cls(found, failing, before.seen, before_ms, now_ms, since, gone)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Returns the brokers as fields of the table after this look."""
+        since = {broker: ms for broker, ms in self.away_since.items() if broker not in self.gone}
+        return {"seen": (self.seen | self.answered) - self.gone, "away_since": since}
 
     def missing(self, brokers: tuple[str, ...], old: TopicRow | GroupRow | None) -> tuple[str, ...]:
         """Returns the brokers that contribute to an object as far as we know, and did not answer."""
@@ -192,7 +228,7 @@ class Look:
             return tuple(sorted(self.failing))
         if not self.failing and not old.missing and old.figures.brokers == brokers:
             return ()
-        homes = {*old.figures.brokers, *old.missing} - self.answered
+        homes = {*old.figures.brokers, *old.missing} - self.answered - self.gone
         return tuple(sorted(homes | (self.failing - self.seen)))
 
 
@@ -215,9 +251,9 @@ def merged(
 
 
 def _kept(old: _Row, look: Look) -> _Row | None:
-    homes = {*old.figures.brokers, *old.missing}
     stale_ms = look.before_ms if old.stale_ms is None else old.stale_ms
-    if not homes.isdisjoint(look.answered) or look.now_ms - stale_ms > KEPT_MS:
+    # Brokers that are only missing may never have had it.
+    if not look.answered.isdisjoint(old.figures.brokers) or look.now_ms - stale_ms > KEPT_MS:
         return None
     return old if old.stale_ms is not None else replace(old, stale_ms=stale_ms)
 

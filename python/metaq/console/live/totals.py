@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from metaq.admin.results import BrokerFailure
 from metaq.console.live.tables import BrokerRow, DeadLetterRow, GroupTable, TopicTable
 
 
@@ -52,12 +53,13 @@ def totals_of(
     # Brokers that are not registered any more take no part in the traffic.
     masters = [row for row in brokers.values() if row.health.role == "master" and not row.is_gone]
     users = [] if groups is None else [row for row in groups.rows.values() if row.kind == "normal"]
-    # A group that has committed nothing has no lag.
-    behind = [row for row in users if row.figures.lag is not None]
+    # A group that has committed nothing has no lag, unless a broker did not say so.
+    behind = [row for row in users if row.figures.lag is not None or row.missing]
     waits = [row.figures.lag_ms for row in behind if row.figures.lag_ms is not None and row.stale_ms is None]
     lag = _total(
         ((row.figures.lag, row.stale_ms is None and not row.partial) for row in behind),
         is_known=groups is not None and bool(behind or not users),
+        failures=groups.failures if groups is not None else (),
     )
     letters = () if dead_letters is None else dead_letters.values()
     return ClusterTotals(
@@ -78,13 +80,22 @@ def totals_of(
         dead_letters=_total(
             ((row.stored, row.stale_ms is None and not row.partial) for row in letters),
             is_known=dead_letters is not None,
+            failures=topics.failures if topics is not None else (),
         ),
     )
 
 
-def _total(values: Iterable[tuple[float | None, bool]], *, is_known: bool = True) -> Total:
-    """Adds up values, each with whether it is current and complete. An empty sum is 0 if that is known."""
+def _total(
+    values: Iterable[tuple[float | None, bool]],
+    *,
+    is_known: bool = True,
+    failures: Collection[BrokerFailure] = (),
+) -> Total:
+    """Adds up values, each with whether it is current and complete. An empty sum is 0 if that is known and
+    every broker answered: one that did not may have more."""
     found = list(values)
     known = [value for value, _ in found if value is not None]
-    is_partial = not is_known or any(value is None or not is_current for value, is_current in found)
-    return Total(sum(known) if is_known and (known or not found) else None, is_partial)
+    is_whole = is_known and not failures
+    is_partial = not is_whole or any(value is None or not is_current for value, is_current in found)
+    is_sum = is_known and bool(known or (not found and is_whole))
+    return Total(sum(known) if is_sum else None, is_partial)

@@ -14,10 +14,12 @@ from metaq.console.audit_log import AuditEntry, AuditLog
 from metaq.console.console import console_of
 from metaq.console.csv_files import csv_lines, csv_text
 from metaq.console.figures import iso
+from metaq.console.live.latest import latest_of
 from metaq.console.rendering import render
 
 LIMIT: Final = 50
-EXPORTED_AT_ONCE: Final = 2_000
+KEPT_MS: Final = 3_600_000
+"""Entries do not change, so a page is read again only when there is a new one."""
 COLUMNS: Final = (
     "number",
     "time",
@@ -32,7 +34,10 @@ COLUMNS: Final = (
 )
 STATES: Final = {
     "done": "good",
-    "begun": "info",
+    "begun": "unknown",
+    "job done": "good",
+    "job stopped": "warning",
+    "job failed": "bad",
     "changed": "warning",
     "failed in part": "warning",
     "refused": "bad",
@@ -43,9 +48,15 @@ STATES: Final = {
 
 
 async def audit(request: Request) -> Response:
-    """The newest entries first; `before` is the number of the entry that the page begins after."""
+    """One row for each action, the newest first; the page begins after the entry number `before`."""
     search, before = _search(request), _before(request)
-    entries = await console_of(request).access.audit.entries(before=before, limit=LIMIT + 1, search=search)
+    log = console_of(request).access.audit
+
+    async def ask(_: list[AuditEntry] | None) -> list[AuditEntry]:
+        return await log.entries(before=before, limit=LIMIT + 1, search=search, folds=True)
+
+    key = ("audit", search, str(before), str(log.newest_number))
+    entries = (await latest_of(request).ask(key, ask, age_ms_max=KEPT_MS)).value or []
     return render(
         request,
         "audit.html",
@@ -66,10 +77,8 @@ async def export(request: Request) -> Response:
 
 async def _lines(log: AuditLog, search: str) -> AsyncIterator[str]:
     yield csv_text(COLUMNS, [])
-    before: int | None = None
-    while entries := await log.entries(before=before, limit=EXPORTED_AT_ONCE, search=search):
+    async for entries in log.batches(search):
         yield csv_lines(COLUMNS, map(_row, entries))
-        before = entries[-1].number
 
 
 def _row(entry: AuditEntry) -> dict[str, object]:

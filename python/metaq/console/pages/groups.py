@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from metaq.console.console import console_of
 from metaq.console.live.paging import page
+from metaq.console.live.tables import GroupTable
 from metaq.console.pages.lists import list_query
 from metaq.console.rendering import render
 
@@ -21,12 +22,10 @@ async def groups(request: Request) -> Response:
     """All groups with their lag; searched, sorted and cut into pages here."""
     live = console_of(request).live
     kind = request.query_params.get("kind", "normal")
-    table = live.groups.value
-    # Apache's brokers do not report waiting times in a list.
-    worst = "lag_ms" if table is None or table.has_all_figures else "lag"
-    query = list_query(request, COLUMNS, worst, descending=True)
+    table = live.groups.value or GroupTable()
+    query = list_query(request, COLUMNS, table.worst_first, descending=True)
     found = page(
-        {} if table is None else table.rows,
+        table.rows,
         search=query.search,
         kind=kind if kind in KINDS else None,
         sort=query.sort,
@@ -43,7 +42,7 @@ async def groups(request: Request) -> Response:
         page=replace(found, rows=rows),
         kind=kind,
         kinds=KINDS,
-        notes=() if table is None else table.notes,
+        notes=table.notes,
     )
 
 

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from metaq.admin.results import Finding, Health
 from metaq.console.console import console_of
 from metaq.console.live.paging import page
+from metaq.console.live.tables import GroupTable
 from metaq.console.rendering import language_of, render, words_of
 from metaq.console.words import catalog
 
@@ -23,8 +24,9 @@ async def overview(request: Request) -> Response:
     """One sentence of health, the findings, four charts and the groups that are furthest behind."""
     live = console_of(request).live
     health = live.health.value
-    groups = live.groups.value.rows if live.groups.value else {}
-    worst = page(groups, kind="normal", sort="lag_ms", descending=True, limit=WORST_GROUPS)
+    table = live.groups.value or GroupTable()
+    groups = table.rows
+    worst = page(groups, kind="normal", sort=table.worst_first, descending=True, limit=WORST_GROUPS)
     return render(
         request,
         "overview.html",

@@ -6,18 +6,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metaq.admin.pipelines.reports import PipelineReports
 from metaq.console.console import console_of
+from metaq.console.live.latest import latest_of
 from metaq.console.pages.lists import list_query
 from metaq.console.rendering import render
 
 
 async def pipelines(request: Request) -> Response:
     """The runs that go on and the last runs of the others."""
-    found = await console_of(request).admin.pipelines.list()
+    admin = console_of(request).admin
+
+    async def ask(_: PipelineReports | None) -> PipelineReports:
+        return await admin.pipelines.list()
+
+    look = await latest_of(request).ask(("pipelines",), ask)
     query = list_query(request, ("name",), "name", descending=False)
     search = query.search.lower()
     shows_all = request.query_params.get("all") == "1"
-    reports = found.reports if shows_all else found.current
+    reports = () if look.value is None else look.value.reports if shows_all else look.value.current
     matching = [
         report
         for report in reports
@@ -26,7 +33,8 @@ async def pipelines(request: Request) -> Response:
     return render(
         request,
         "pipelines.html",
-        found=found,
+        look=look,
+        found=look.value,
         reports=matching[query.offset : query.offset + query.limit],
         matching=len(matching),
         total=len(reports),

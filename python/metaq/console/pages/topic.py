@@ -5,6 +5,7 @@ Each tab has an address of its own, such as `/topics/orders/queues`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from starlette.routing import Route
 
 from metaq.admin.results import ConnectedClients
 from metaq.console.console import console_of
+from metaq.console.live.live import Live
 from metaq.console.live.parts import Part
 from metaq.console.live.tables import TopicRow
 from metaq.console.pages.lists import list_query
@@ -47,7 +49,24 @@ async def topic(request: Request) -> Response:
                 raise
             raise HTTPException(404, str(error)) from None
     context = await _VARIABLES[tab](request, name, row)
-    return render(request, "topic.html", name=name, tab=tab, tabs=TABS, row=row, **context)
+    return render(
+        request,
+        "topic.html",
+        name=name,
+        tab=tab,
+        tabs=TABS,
+        row=row,
+        as_of_ms=_as_of_ms(console.live, row),
+        **context,
+    )
+
+
+def _as_of_ms(live: Live, row: TopicRow | None) -> int:
+    """Returns when the figures were true. An age that counts on after the poll would say that a topic is
+    quiet; but if the figures are old, it is the age that counts."""
+    now_ms = time.time_ns() // 1_000_000
+    is_current = row is not None and row.stale_ms is None and live.topics.taken_ms is not None
+    return min(live.topics.taken_ms or now_ms, now_ms) if is_current else now_ms
 
 
 async def _messages(request: Request, name: str, row: TopicRow | None) -> dict[str, Any]:

@@ -95,12 +95,17 @@ async def _events(request: Request, console: Console, query: MessageQuery) -> As
             yield event("trouble", {"text": str(error)})
             await asyncio.sleep(PAUSE_S)
             continue
-        if ends is not None:
-            for part in _parts(request, query, found):
-                spoken_s = now_s()
-                yield part
+        if ends is None or found.ends.keys() - ends.keys():
+            # All messages of queues that we see for the first time are old, and may hide new ones of others.
+            # So this round only finds their ends; the next one has the messages of all queues.
+            ends = {**found.ends, **(ends or {})}
+            await asyncio.sleep(INTERVAL_S)
+            continue
+        for part in _parts(request, query, found):
+            spoken_s = now_s()
+            yield part
         # A broker that did not answer goes on where it was.
-        ends = {**(ends or {}), **found.ends}
+        ends = {**ends, **found.ends}
         if now_s() - spoken_s > _SILENCE_S_MAX:
             spoken_s = now_s()
             yield b": quiet\n\n"

@@ -8,7 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metaq.admin.waiting.results import OpenTransactions
 from metaq.console.console import console_of
+from metaq.console.live.latest import latest_of
 from metaq.console.rendering import render
 
 SHOWN: Final = 100
@@ -16,11 +18,14 @@ SHOWN: Final = 100
 
 async def transactions(request: Request) -> Response:
     """The oldest half messages with the checks so far."""
+    admin = console_of(request).admin
     producer_group = request.query_params.get("group", "").strip()[:255]
-    found = await console_of(request).admin.transactions.list(
-        limit=SHOWN, producer_group=producer_group or None
-    )
-    return render(request, "transactions.html", found=found, producer_group=producer_group)
+
+    async def ask(_: OpenTransactions | None) -> OpenTransactions:
+        return await admin.transactions.list(limit=SHOWN, producer_group=producer_group or None)
+
+    look = await latest_of(request).ask(("transactions", producer_group), ask)
+    return render(request, "transactions.html", look=look, found=look.value, producer_group=producer_group)
 
 
 ROUTES = [Route("/transactions", transactions)]

@@ -175,7 +175,7 @@ def test_the_lag_of_a_group(desk: Desk, request_with: Any) -> None:
     desk.plane.table = {"orders@billing": {0: 28, 1: 5}, "gone@billing": {0: 1}}
     desk.statistics.known = Rates({}, {}, {"orders@billing": 1.5, "orders@idle": 9.0})
     [billing] = desk.ask_groups(request_with(), group="billing").groups
-    expected = GroupLine(name="billing", topics=1, lag=2, lag_ms=72_000, out_per_second=1.5)
+    expected = GroupLine(name="billing", topics=1, lag=2, lag_ms=72_000, out_per_second=1.5, enabled=True)
     assert billing == expected
     desk.plane.table["history@billing"] = {}
     [billing] = desk.ask_groups(request_with(), group="billing").groups

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metaq.admin.results import BrokerHealth, Health, NameServer, TopicFigures
+from metaq.admin.results import BrokerFailure, BrokerHealth, Health, NameServer, TopicFigures
 from metaq.console.live.tables import (
     KEPT_MS,
     BrokerRow,
     Look,
+    Table,
     TopicRow,
     TopicTable,
     dead_letters_of,
@@ -29,14 +30,15 @@ class Looker:
 
     def __init__(self) -> None:
         self.rows: Mapping[str, TopicRow] = {}
-        self.seen: frozenset[str] = frozenset()
+        self.table = Table()
         self.now_ms = 1_000
 
     def look(self, *found: TopicFigures, answered: str = "", failing: str = "") -> Mapping[str, TopicRow]:
         before_ms, self.now_ms = self.now_ms, self.now_ms + 1_000
-        look = Look(frozenset(answered), frozenset(failing), self.seen, before_ms, self.now_ms)
+        failures = [BrokerFailure(broker, "no") for broker in failing]
+        look = Look.after(self.table, answered, failures, before_ms, self.now_ms)
         self.rows = merged(self.rows, found, look, lambda one, missing: TopicRow(one, None, missing))
-        self.seen |= look.answered
+        self.table = Table(**look.facts)
         return self.rows
 
 
@@ -79,6 +81,34 @@ def test_rows_of_a_broker_that_is_away_for_a_day_go() -> None:
     assert "u" in looker.look(figures("t", "a"), answered="a")
     looker.now_ms += HOUR_MS
     assert "u" not in looker.look(figures("t", "a"), answered="a")
+
+
+def test_rows_are_whole_again_when_a_broker_has_been_out_for_a_day() -> None:
+    looker = Looker()
+    looker.look(figures("t", "a", "b"), answered="ab")
+    assert looker.look(figures("t", "a"), answered="a", failing="b")["t"].missing == ("b",)
+    looker.now_ms += KEPT_MS - HOUR_MS
+    assert looker.look(figures("t", "a"), answered="a")["t"].partial
+    looker.now_ms += HOUR_MS
+    assert looker.look(figures("t", "a"), answered="a")["t"].missing == ()
+    assert looker.table.seen == {"a"} and not looker.table.away_since
+    rows = looker.look(figures("t", "a"), answered="a", failing="b")
+    assert rows["t"].partial, "it is back, and may have anything"
+
+
+def test_a_broker_that_is_registered_and_hangs_leaves_rows_partial() -> None:
+    looker = Looker()
+    looker.look(figures("t", "a", "b"), answered="ab")
+    for _ in range(3):
+        looker.now_ms += KEPT_MS
+        assert looker.look(figures("t", "a"), answered="a", failing="b")["t"].partial
+
+
+def test_a_broker_that_never_had_a_row_does_not_end_it() -> None:
+    looker = Looker()
+    assert looker.look(figures("t", "a"), answered="a", failing="b")["t"].missing == ("b",)
+    rows = looker.look(answered="b", failing="a")
+    assert rows["t"].stale_ms is not None, "only a had it, and a did not answer"
 
 
 def test_a_look_that_fails_ages_all_rows_once() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metaq.admin.results import BrokerHealth, GroupFigures
-from metaq.console.live.tables import BrokerRow, GroupRow, GroupTable
+from metaq.admin.results import BrokerFailure, BrokerHealth, GroupFigures
+from metaq.console.live.tables import BrokerRow, GroupRow, GroupTable, TopicTable
 from metaq.console.live.totals import ClusterTotals, totals_of
 
 
@@ -44,6 +44,22 @@ def test_lags_of_groups() -> None:
     assert (found.lag.whole, found.lag_ms, found.groups) == (12, 900, 3)
     found = totals(groups=table(group("g", 5, 100), group("h", 7, 900, stale_ms=1)))
     assert (found.lag.value, found.lag.is_partial, found.lag_ms) == (12, True, 100)
+
+
+def test_a_broker_that_did_not_answer_may_have_more() -> None:
+    away = (BrokerFailure("b", "refused"),)
+    silent = totals(groups=GroupTable(away))
+    assert (silent.lag.value, silent.lag.is_partial, silent.lag_ms) == (None, True, None)
+    calm = totals(groups=GroupTable(away, rows={"g": group("g", 0)}))
+    assert (calm.lag.value, calm.lag.whole, calm.lag_ms) == (0, None, None)
+    letters = totals_of({}, TopicTable(away), None, {}, is_listed=True).dead_letters
+    assert (letters.value, letters.is_partial) == (None, True)
+
+
+def test_a_lag_that_a_broker_did_not_report_makes_the_sum_partial() -> None:
+    unknown = GroupRow(GroupFigures("h", "normal", ("b",), None, None, None, None), missing=("b",))
+    found = totals(groups=table(group("g", 5, 100), unknown)).lag
+    assert (found.value, found.is_partial) == (5, True)
 
 
 def test_unknown_is_not_zero() -> None:
