@@ -79,9 +79,9 @@ class MessageQuery:
             raise UsageError(f'"{self.queue}" is not a queue', hint="write it as broker-a:3")
         return (Queue(self.topic, broker, int(number)),)
 
-    def matches(self, message: Message, reader: BodyReader | None = None) -> bool:
+    def matches(self, message: Message, reader: BodyReader) -> bool:
         """Whether the body holds the text. Raises EndOfSearch if the reader may read nothing more."""
-        return (reader or BodyReader()).has_text(message, self.text)
+        return reader.has_text(message, self.text)
 
     def _moment(self, text: str) -> datetime | None:
         """Reads `-15m`, or a time as the browser's field writes it."""
@@ -194,11 +194,6 @@ def silent_brokers(console: Console, topic: str) -> tuple[str, ...]:
     table = console.live.topics.value
     row = None if table is None else table.rows.get(topic)
     return () if row is None else row.missing
-
-
-def row_of(message: Message) -> MessageRow:
-    """Returns a message with the beginning of its body."""
-    return BodyReader().row(message)
 
 
 def _may_match(query: MessageQuery, message: Message, reader: BodyReader) -> bool:

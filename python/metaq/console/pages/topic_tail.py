@@ -20,7 +20,8 @@ from metaq.admin.results import NewestMessages
 from metaq.client.session.routes import Queue
 from metaq.console.console import Console, console_of
 from metaq.console.events import event, event_stream, html_event
-from metaq.console.pages.message_search import MessageQuery, message_query, row_of
+from metaq.console.pages.body_reading import BodyReader
+from metaq.console.pages.message_search import MessageQuery, message_query
 from metaq.console.rendering import render_text, words_of
 from metaq.errors import MetaqError, UsageError
 
@@ -87,8 +88,9 @@ async def _events(request: Request, console: Console, query: MessageQuery) -> As
     ends: Mapping[Queue, int] | None = None
     yield event("open", {})
     while now_s() - began_s < DURATION_S_MAX:
+        reader = BodyReader()
         try:
-            found = await _newest(console, query, ends)
+            found = await _newest(console, query, ends, reader)
         except UsageError:
             raise
         except MetaqError as error:
@@ -101,7 +103,7 @@ async def _events(request: Request, console: Console, query: MessageQuery) -> As
             ends = {**found.ends, **(ends or {})}
             await asyncio.sleep(INTERVAL_S)
             continue
-        for part in _parts(request, query, found):
+        for part in _parts(request, found, reader):
             spoken_s = now_s()
             yield part
         # A broker that did not answer goes on where it was.
@@ -112,7 +114,9 @@ async def _events(request: Request, console: Console, query: MessageQuery) -> As
         await asyncio.sleep(INTERVAL_S)
 
 
-async def _newest(console: Console, query: MessageQuery, ends: Mapping[Queue, int] | None) -> NewestMessages:
+async def _newest(
+    console: Console, query: MessageQuery, ends: Mapping[Queue, int] | None, reader: BodyReader
+) -> NewestMessages:
     return await console.admin.messages.newest(
         query.topic,
         # The first question only finds the ends of the queues.
@@ -121,15 +125,15 @@ async def _newest(console: Console, query: MessageQuery, ends: Mapping[Queue, in
         tags=query.tag or None,
         sql=query.sql or None,
         key=query.key or None,
-        matches=query.matches if query.text and ends is not None else None,
+        matches=(lambda message: query.matches(message, reader)) if query.text and ends is not None else None,
         queues=query.queues,
     )
 
 
-def _parts(request: Request, query: MessageQuery, found: NewestMessages) -> list[bytes]:
+def _parts(request: Request, found: NewestMessages, reader: BodyReader) -> list[bytes]:
     parts = []
     if found.messages:
-        rows = [row_of(message) for message in found.messages]
+        rows = [reader.row(message) for message in found.messages]
         html = render_text(request, "messages/rows.html", rows=rows, with_topic=False)
         parts.append(html_event("rows", html))
     if found.unseen or found.failures:
