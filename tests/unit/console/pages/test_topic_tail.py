@@ -66,7 +66,7 @@ def test_a_broker_that_answers_late_shows_no_old_messages(
     brokers, shown = Brokers(), []
     monkeypatch.setattr(topic_tail, "INTERVAL_S", 0.0)
     monkeypatch.setattr(topic_tail, "PER_SECOND_MAX", 50)
-    monkeypatch.setattr(topic_tail, "_parts", lambda request, query, found: [found.messages])
+    monkeypatch.setattr(topic_tail, "_parts", lambda request, found, reader: [found.messages])
 
     async def scenario() -> None:
         request = Viewed(tmp_path, brokers).request("/topics/orders/tail")
