@@ -28,13 +28,16 @@ BLOCK_OF_TARGET: Mapping[str, str] = {
     "action-effect": "content",
 }
 """The block of a page that replaces an element of the browser's page, by the element's id."""
+DEFAULT_NAMESERVERS: Final = "127.0.0.1:9876"
+LOCAL_COMMANDS: Final = ("metaq nameserver", "metaq pipeline run", "metaq console link")
+"""Commands that ask no cluster, or find it in a file."""
 SPARKLINE_STEPS_MIN: Final = 60
 """Ten minutes, in steps of ten seconds."""
 
 
 def render(request: Request, template: str, status_code: int = 200, **context: object) -> HTMLResponse:
     """Returns the page, or the block of it that htmx asked for by its target."""
-    page = _environment().get_template(template)
+    page = environment().get_template(template)
     variables = _variables(request) | context
     block = BLOCK_OF_TARGET.get(_target(request), "")
     if block in page.blocks:
@@ -51,7 +54,7 @@ def render_part(request: Request, template: str, status_code: int = 200, **conte
 
 def render_text(request: Request, template: str, **context: object) -> str:
     """Returns the HTML of a fragment."""
-    return _environment().get_template(template).render(_variables(request) | context)
+    return environment().get_template(template).render(_variables(request) | context)
 
 
 def language_of(request: Request) -> Language:
@@ -81,8 +84,16 @@ def utc_offset_min(request: Request) -> int:
 
 def command_line(nameservers: str, *words: str) -> str:
     """Returns a command of `metaq` to paste, with the name servers if they are not the default."""
-    where = () if nameservers == "127.0.0.1:9876" else ("--namesrv", nameservers)
+    where = () if nameservers == DEFAULT_NAMESERVERS else ("--namesrv", nameservers)
     return shlex.join(("metaq", *words, *where))
+
+
+def at_cluster(nameservers: str, command: str) -> str:
+    """Returns a command with the name servers of this console, unless it names others or needs none."""
+    is_asked = command.startswith("metaq ") and not command.startswith(LOCAL_COMMANDS)
+    if not is_asked or "--namesrv" in command or nameservers == DEFAULT_NAMESERVERS:
+        return command
+    return f"{command} --namesrv {shlex.quote(nameservers)}"
 
 
 def refreshes_live(request: Request) -> bool:
@@ -133,6 +144,7 @@ def _variables(request: Request) -> dict[str, Any]:
         "static": static,
         "here": here,
         "command_line": partial(command_line, console.settings.nameservers),
+        "at_cluster": partial(at_cluster, console.settings.nameservers),
         "now_ms": int(time.time() * 1000),
         "utc_offset_min": utc_offset_min(request),
         "path": request.scope["path"],
@@ -154,7 +166,8 @@ def _theme(request: Request) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Returns the templates with their filters."""
     environment = Environment(
         loader=PackageLoader("metaq.console"),
         autoescape=True,

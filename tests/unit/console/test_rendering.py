@@ -1,0 +1,50 @@
+"""Commands to copy, and small curves."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import typer
+
+from metaq.cli import app
+from metaq.console.rendering import LOCAL_COMMANDS, at_cluster, environment
+
+SERVERS = "10.0.0.1:9876;10.0.0.2:9876"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("metaq group show billing", f"metaq group show billing --namesrv '{SERVERS}'"),
+        ("metaq send Hello 'first message'", f"metaq send Hello 'first message' --namesrv '{SERVERS}'"),
+        ("metaq broker --namesrv 10.0.0.1:9876", "metaq broker --namesrv 10.0.0.1:9876"),
+        ("metaq nameserver --listen 10.0.0.1:9876", "metaq nameserver --listen 10.0.0.1:9876"),
+        ("metaq pipeline run log-lake --config lake.toml", "metaq pipeline run log-lake --config lake.toml"),
+        ("timedatectl set-ntp true", "timedatectl set-ntp true"),
+        ("http://127.0.0.1:9877/link#token", "http://127.0.0.1:9877/link#token"),
+    ],
+)
+def test_a_command_goes_to_the_cluster_of_the_console(command: str, expected: str) -> None:
+    assert at_cluster(SERVERS, command) == expected
+    assert at_cluster("127.0.0.1:9876", command) == command
+
+
+def test_every_command_that_is_shown_goes_to_the_cluster_of_the_console() -> None:
+    variables: dict[str, Any] = {
+        "t": lambda key, **_: key,
+        "static": lambda name: name,
+        "at_cluster": partial(at_cluster, SERVERS),
+    }
+    macros: Any = environment().get_template("macros.html").make_module(variables)
+    for shown in (macros.command("metaq topic list"), macros.empty("Nothing", "metaq topic list")):
+        assert str(shown).count("metaq topic list --namesrv &#39;10.0.0.1:9876;10.0.0.2:9876&#39;") == 2
+
+
+def test_only_commands_that_ask_no_cluster_are_local() -> None:
+    for name in LOCAL_COMMANDS:
+        command: Any = typer.main.get_command(app)
+        for word in name.split()[1:]:
+            command = command.get_command(command.make_context("metaq", [], resilient_parsing=True), word)
+        assert not [option for option in command.params if "--namesrv" in option.opts], name
