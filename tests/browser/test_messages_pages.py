@@ -87,6 +87,22 @@ def test_the_body_has_the_form_that_suits_it_and_a_switch(page: Page, sent: dict
     expect(chosen).to_have_text("Text")
 
 
+def test_a_long_list_says_how_much_is_shown_and_shows_all(
+    page: Page, client: metaq.Client, admin: Admin
+) -> None:
+    admin.topics.create("page-lists", queues=1)
+    with client.producer("page-lists") as producer:
+        listed = producer.send("page-lists", json.dumps({"items": list(range(1_203))}).encode())
+    page.goto(f"/messages/{listed.id}?topic=page-lists")
+    values = page.locator("json-view .json-other")
+    expect(values).to_have_count(1_000)
+    expect(page.locator("json-view")).to_contain_text("1,000 of 1,203 shown")
+    check_accessible(page)
+    page.get_by_role("button", name="Show all").click()
+    expect(values).to_have_count(1_203)
+    expect(page.locator("json-view")).not_to_contain_text("shown")
+
+
 def test_a_large_body_says_how_much_is_shown_and_is_downloaded_whole(
     page: Page, sent: dict[str, SendResult]
 ) -> None:
