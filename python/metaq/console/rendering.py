@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse
 
 from metaq.console import figures
 from metaq.console.console import Console, console_of
+from metaq.console.live.rings import Series
 from metaq.console.static_files import static_path
 from metaq.console.words import Language, chosen_language, word
 
@@ -145,6 +146,7 @@ def _variables(request: Request) -> dict[str, Any]:
         "here": here,
         "command_line": partial(command_line, console.settings.nameservers),
         "at_cluster": partial(at_cluster, console.settings.nameservers),
+        "units": {**figures.UNITS[language], "rate": t("common.per_second")},
         "now_ms": int(time.time() * 1000),
         "utc_offset_min": utc_offset_min(request),
         "path": request.scope["path"],
@@ -189,6 +191,7 @@ def environment() -> Environment:
         "attribute_json": attribute_json,
         "sparkline": sparkline,
         "first_known": first_known,
+        "known_from": known_from,
     }
     return environment
 
@@ -217,6 +220,13 @@ def first_known(values: list[float | None]) -> int:
     """Returns where curves begin: with the first value that the console knows, but a few minutes back."""
     known = next((index for index, value in enumerate(values) if value is not None), len(values))
     return min(known, max(len(values) - SPARKLINE_STEPS_MIN, 0))
+
+
+def known_from(series: Series) -> int | None:
+    """Returns the time of the first value that the console knows."""
+    known = (index for index, value in enumerate(series.values) if value is not None)
+    index = next(known, None)
+    return None if index is None else series.start_ms + index * series.step_ms
 
 
 def sparkline(values: list[float | None], first: int = 0, width: int = 84, height: int = 20) -> Markup:

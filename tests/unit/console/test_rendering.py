@@ -9,7 +9,8 @@ import pytest
 import typer
 
 from metaq.cli import app
-from metaq.console.rendering import LOCAL_COMMANDS, at_cluster, environment
+from metaq.console.live.rings import Series
+from metaq.console.rendering import LOCAL_COMMANDS, at_cluster, environment, known_from
 
 SERVERS = "10.0.0.1:9876;10.0.0.2:9876"
 
@@ -48,3 +49,8 @@ def test_only_commands_that_ask_no_cluster_are_local() -> None:
         for word in name.split()[1:]:
             command = command.get_command(command.make_context("metaq", [], resilient_parsing=True), word)
         assert not [option for option in command.params if "--namesrv" in option.opts], name
+
+
+def test_charts_begin_with_the_first_value_that_is_known() -> None:
+    assert known_from(Series(1_000, 10, [None, None, 0.0, None])) == 1_020
+    assert known_from(Series(1_000, 10, [None])) is None

@@ -2,6 +2,7 @@
 import "./chart.js";
 import "./json-view.js";
 import "./live-tail.js";
+import { span } from "./units.js";
 
 const body = document.body;
 const base = document.documentElement.dataset.base;
@@ -29,9 +30,9 @@ function showLive() {
   if (lost) liveText.textContent = body.dataset.lost;
   else if (isConnected) {
     const age = Math.max(0, Math.round((Date.now() - lastTick) / 1000));
-    const ago = lastTick ? body.dataset.ago.replace("#", `${age} s`) : "";
+    const ago = lastTick ? body.dataset.ago.replace("#", span(age * 1000)) : "";
     // Screen readers announce each change of the text, so it changes only if the figures are old.
-    liveText.textContent = lastTick && age >= OLD_S ? body.dataset.ago.replace("#", `${age - (age % 10)} s`) : body.dataset.live;
+    liveText.textContent = lastTick && age >= OLD_S ? body.dataset.ago.replace("#", span((age - (age % 10)) * 1000)) : body.dataset.live;
     dot.parentElement.title = ago;
   }
 }
