@@ -16,8 +16,10 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from metaq.admin.results import Finding
 from metaq.console import figures
 from metaq.console.console import Console, console_of
+from metaq.console.finding_words import finding_sentence, finding_title
 from metaq.console.live.rings import Series
 from metaq.console.static_files import static_path
 from metaq.console.words import Language, chosen_language, word
@@ -192,6 +194,8 @@ def environment() -> Environment:
         "sparkline": sparkline,
         "first_known": first_known,
         "known_from": known_from,
+        "finding_title": _finding_title,
+        "finding_sentence": _finding_sentence,
     }
     return environment
 
@@ -204,6 +208,16 @@ def _span(context: Context, milliseconds: float | None) -> str | None:
 @pass_context
 def _moment(context: Context, milliseconds: int | None) -> str | None:
     return figures.moment(milliseconds, context["utc_offset_min"])
+
+
+@pass_context
+def _finding_title(context: Context, finding: Finding) -> str:
+    return finding_title(context["language"], finding)
+
+
+@pass_context
+def _finding_sentence(context: Context, finding: Finding) -> str | None:
+    return finding_sentence(context["language"], finding)
 
 
 def segment(name: str) -> str:
