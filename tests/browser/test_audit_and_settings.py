@@ -31,7 +31,7 @@ def test_an_action_is_in_the_log_with_its_command(page: Page) -> None:
     expect(rows).to_have_count(2)
     for text in ("operator", "127.0.0.1", "metaq group create audit-made", "Done", "exists now"):
         expect(rows.first).to_contain_text(text)
-    expect(rows.last).to_contain_text("Begun")
+    expect(rows.last).to_contain_text("Started")
     page.goto("/audit?q=nothing-like-this")
     expect(page.get_by_text("Nothing found")).to_be_visible()
 

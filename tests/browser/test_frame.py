@@ -125,9 +125,9 @@ def test_keys_move_through_the_console(page: Page) -> None:
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/topics/frame-orders"))
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_hidden()
 
 
 def test_favourites_stay_in_the_sidebar(page: Page) -> None:
@@ -145,7 +145,7 @@ def test_language_and_colours_are_remembered(page: Page) -> None:
     page.get_by_role("button", name="中文").click()
     expect(page.locator("h1")).to_have_text("主题")
     page.goto("/groups")
-    expect(page.locator("h1")).to_have_text("消费组")
+    expect(page.locator("h1")).to_have_text("消费者组")
     page.get_by_role("button", name="English").click()
     page.locator("[data-theme-button]").click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")

@@ -145,7 +145,7 @@ def test_a_message_opens_beside_the_list_with_an_address_of_its_own(
 def test_messages_are_found_by_id_key_and_time(page: Page, sent: dict[str, SendResult]) -> None:
     page.goto("/messages")
     check_accessible(page)
-    page.get_by_label("Id", exact=True).fill(sent["json"].offset_id)
+    page.get_by_label("ID", exact=True).fill(sent["json"].offset_id)
     page.get_by_role("button", name="Show").click()
     expect(page.locator("h1")).to_have_text(sent["json"].id)
     page.goto("/messages?by=key")
@@ -189,7 +189,7 @@ def test_a_phone_shows_a_message_in_chinese(
 def test_a_message_is_sent_again(page: Page, admin: Admin, sent: dict[str, SendResult]) -> None:
     admin.groups.create("page-receivers")
     page.goto(address(sent["gbk"]))
-    page.get_by_role("link", name="Send again").click()
+    page.get_by_role("link", name="Resend").click()
     dialog = page.locator("#dialog")
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog.locator("[data-effect] .command code")).to_contain_text(
@@ -200,7 +200,7 @@ def test_a_message_is_sent_again(page: Page, admin: Admin, sent: dict[str, SendR
     expect(page.get_by_text("2 messages have this id")).to_be_visible()
     expect(page.locator("#message-body .segments [aria-current]")).to_have_text("GBK")
     assert len(admin.messages.by_id(TOPIC, sent["gbk"].id)) == 2
-    page.get_by_role("link", name="Send again").click()
+    page.get_by_role("link", name="Resend").click()
     dialog.get_by_role("radio", name="One group").check()
     dialog.get_by_role("textbox", name="Group").fill("page-receivers")
     dialog.get_by_role("button", name="Preview").click()

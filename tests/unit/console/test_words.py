@@ -38,6 +38,30 @@ def test_words_that_differ_only_in_name_are_translated() -> None:
     assert all(not re.search(r"[a-z]{2,} [a-z]{2,}", text) for text in same.values()), same
 
 
+REPLACED = {
+    "消费组": "消费者组",
+    "定时消息": "延时消息",
+    "延迟": "延时",
+    "主备": "主从",
+    "备节点": "从节点",
+    "名称服务器": "NameServer",
+    "偏移量": "位点",
+    "管理员": "操作员",
+    "应答": "响应",
+    "读出": "消费",
+    "纪元": "任期（epoch）",
+    "标签": "Tag",
+}
+"""Chinese words that mean the same as another one, which is used everywhere."""
+
+
+def test_chinese_has_one_word_for_one_thing() -> None:
+    readme = Path(__file__).parents[3] / "README.zh-CN.md"
+    texts = {**catalog("zh"), "README.zh-CN.md": readme.read_text("utf-8")}
+    found = [(key, word, REPLACED[word]) for key, text in texts.items() for word in REPLACED if word in text]
+    assert not found
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_word_that_a_template_or_a_page_uses_exists(language: str) -> None:
     known = catalog("zh" if language == "zh" else "en")
