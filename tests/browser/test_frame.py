@@ -130,6 +130,51 @@ def test_keys_move_through_the_console(page: Page) -> None:
     expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_hidden()
 
 
+def test_keys_are_those_of_the_reader_s_keyboard(open_page: Callable[..., Page]) -> None:
+    mac = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/537.36 Chrome/130.0 Safari/537.36"
+    linux = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/130.0 Safari/537.36"
+    for agent, key in ((mac, "⌘K"), (linux, "Ctrl K")):
+        page = open_page(user_agent=agent)
+        page.goto("/settings")
+        expect(page.locator(".search-button kbd")).to_have_text(key)
+        page.keyboard.press("?")
+        shown = page.get_by_role("dialog", name="Keyboard shortcuts")
+        expect(shown).to_contain_text(key)
+        expect(shown).to_contain_text("Go to delayed, transactions, cluster")
+        assert shown.locator("dl").inner_html() == page.locator("section dl:has(kbd)").inner_html()
+
+
+def test_the_theme_button_shows_the_theme(page: Page) -> None:
+    page.goto("/")
+    button = page.locator("[data-theme-button]")
+    for theme, word in (("auto", "System"), ("dark", "Dark"), ("light", "Light"), ("auto", "System")):
+        expect(button.locator("use")).to_have_attribute("href", re.compile(f"#theme-{theme}$"))
+        expect(button).to_have_attribute("aria-label", re.compile(word))
+        button.click()
+        page.wait_for_load_state()
+
+
+def test_a_phone_shows_one_action_and_the_others_on_demand(
+    open_page: Callable[..., Page], admin: Admin
+) -> None:
+    page = open_page(viewport=PHONE)
+    page.goto("/topics/frame-orders")
+    main = page.get_by_role("link", name="Send a message")
+    edit = page.get_by_role("link", name="Edit")
+    expect(main).to_be_visible()
+    expect(edit).to_be_hidden()
+    page.get_by_role("button", name="More").click()
+    expect(edit).to_be_visible()
+    check_accessible(page)
+    edit.click()
+    expect(page.locator("#dialog")).to_be_visible()
+    expect(edit).to_be_hidden()
+    wide = open_page()
+    wide.goto("/topics/frame-orders")
+    expect(wide.get_by_role("link", name="Edit")).to_be_visible()
+    expect(wide.get_by_role("button", name="More")).to_be_hidden()
+
+
 def test_favourites_stay_in_the_sidebar(page: Page) -> None:
     page.goto("/topics?q=frame-orders")
     star = page.get_by_role("button", name="Keep frame-orders among the favourites")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ BLOCK_OF_TARGET: Mapping[str, str] = {
 DEFAULT_NAMESERVERS: Final = "127.0.0.1:9876"
 LOCAL_COMMANDS: Final = ("metaq nameserver", "metaq pipeline run", "metaq console link")
 """Commands that ask no cluster, or find it in a file."""
+APPLE: Final = re.compile("Macintosh|iPhone|iPad")
+"""Browsers whose keyboards have ⌘ instead of Ctrl."""
 SPARKLINE_STEPS_MIN: Final = 60
 """Ten minutes, in steps of ten seconds."""
 
@@ -149,6 +152,7 @@ def _variables(request: Request) -> dict[str, Any]:
         "command_line": partial(command_line, console.settings.nameservers),
         "at_cluster": partial(at_cluster, console.settings.nameservers),
         "units": {**figures.UNITS[language], "rate": t("common.per_second")},
+        "palette_key": "⌘K" if APPLE.search(request.headers.get("user-agent", "")) else "Ctrl K",
         "now_ms": int(time.time() * 1000),
         "utc_offset_min": utc_offset_min(request),
         "path": request.scope["path"],
@@ -243,11 +247,14 @@ def known_from(series: Series) -> int | None:
     return None if index is None else series.start_ms + index * series.step_ms
 
 
-def sparkline(values: list[float | None], first: int = 0, width: int = 84, height: int = 20) -> Markup:
-    """Returns the values from `first` on as a small curve in SVG. Gaps stay gaps, and a flat line at zero
-    stays at the bottom."""
+def sparkline(
+    values: list[float | None], first: int = 0, least: float = 10.0, width: int = 84, height: int = 20
+) -> Markup:
+    """Returns the values from `first` on as a small curve in SVG. Gaps stay gaps. The top is at
+    `least` or higher, so that small values look small."""
     values = values[first:]
-    top = max((value for value in values if value is not None), default=0.0) or 1.0
+    top = max((value for value in values if value is not None), default=0.0)
+    top = max(top, least)
     step = width / max(len(values) - 1, 1)
     parts: list[str] = []
     is_open = False

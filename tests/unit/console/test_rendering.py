@@ -10,7 +10,7 @@ import typer
 
 from metaq.cli import app
 from metaq.console.live.rings import Series
-from metaq.console.rendering import LOCAL_COMMANDS, at_cluster, environment, known_from
+from metaq.console.rendering import LOCAL_COMMANDS, at_cluster, environment, known_from, sparkline
 
 SERVERS = "10.0.0.1:9876;10.0.0.2:9876"
 
@@ -54,3 +54,12 @@ def test_only_commands_that_ask_no_cluster_are_local() -> None:
 def test_charts_begin_with_the_first_value_that_is_known() -> None:
     assert known_from(Series(1_000, 10, [None, None, 0.0, None])) == 1_020
     assert known_from(Series(1_000, 10, [None])) is None
+
+
+def test_small_values_make_a_low_curve() -> None:
+    def heights(values: list[float | None]) -> list[float]:
+        path = str(sparkline(values, least=100)).partition('d="')[2].partition('"')[0]
+        return [float(point.split()[1]) for point in path.replace("L", "M").split("M")[1:]]
+
+    assert heights([0.0, 3.0]) == [19.0, 18.5], "three hundredths of the height"
+    assert heights([0.0, None, 1_333.0]) == [19.0, 1.0]
