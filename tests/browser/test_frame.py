@@ -110,6 +110,22 @@ def test_the_palette_finds_pages_topics_groups_and_actions(page: Page) -> None:
     expect(page.locator("#dialog input[name=topic]")).to_be_focused()
 
 
+def test_the_palette_acts_on_groups(page: Page, viewer_page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").fill("frame-bill")
+    expect(page.get_by_role("option", name="Dead letters of frame-billing")).to_be_visible()
+    page.get_by_role("option", name="Reset offsets of frame-billing").click()
+    expect(page.locator("#dialog h2")).to_have_text("Reset offsets")
+    viewer_page.goto("/")
+    viewer_page.keyboard.press("Control+k")
+    viewer_page.get_by_role("combobox").fill("frame-bill")
+    viewer_page.get_by_role("option", name="Dead letters of frame-billing").wait_for()
+    expect(viewer_page.get_by_role("option", name="Reset offsets")).to_have_count(0)
+    viewer_page.get_by_role("option", name="Dead letters of frame-billing").click()
+    expect(viewer_page).to_have_url(re.compile("/dead-letters/frame-billing"))
+
+
 def test_keys_move_through_the_console(page: Page) -> None:
     page.goto("/")
     page.keyboard.press("g")

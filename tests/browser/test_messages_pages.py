@@ -87,6 +87,21 @@ def test_the_body_has_the_form_that_suits_it_and_a_switch(page: Page, sent: dict
     expect(chosen).to_have_text("Text")
 
 
+def test_forms_suggest_names_and_usual_times(page: Page, sent: dict[str, SendResult]) -> None:
+    page.goto(f"/topics?q={TOPIC}")
+    expect(page.get_by_role("link", name=TOPIC, exact=True)).to_be_visible()
+    page.goto("/messages?by=time")
+    field = page.get_by_label("Topic")
+    field.fill("page-let")
+    expect(page.locator(f"#topic-names option[value={TOPIC}]")).to_have_count(1)
+    field.fill(TOPIC)
+    page.get_by_role("button", name="15 min").click()
+    expect(page).to_have_url(re.compile(rf"topic={TOPIC}.*from=-15m"))
+    expect(page.get_by_role("button", name="15 min")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("tbody tr")).to_have_count(len(BODIES))
+    check_accessible(page)
+
+
 def test_a_long_list_says_how_much_is_shown_and_shows_all(
     page: Page, client: metaq.Client, admin: Admin
 ) -> None:
@@ -202,7 +217,7 @@ def test_a_message_is_sent_again(page: Page, admin: Admin, sent: dict[str, SendR
     assert len(admin.messages.by_id(TOPIC, sent["gbk"].id)) == 2
     page.get_by_role("link", name="Resend").click()
     dialog.get_by_role("radio", name="One group").check()
-    dialog.get_by_role("textbox", name="Group").fill("page-receivers")
+    dialog.get_by_role("combobox", name="Group").fill("page-receivers")
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog.locator("[data-effect] .command code")).to_contain_text("--group page-receivers")
     dialog.locator("[data-apply]").click()

@@ -136,6 +136,15 @@ document.addEventListener("input", (event) => {
   if (event.target.closest("#action-form")) byId("action-effect")?.replaceChildren();
 });
 
+// A usual time range, up to now.
+document.addEventListener("click", (event) => {
+  const { form, dataset } = event.target.closest("[data-span]") ?? {};
+  if (!form) return;
+  form.elements.from.value = dataset.span;
+  form.elements.to.value = "";
+  form.requestSubmit();
+});
+
 // A field beside a choice, such as the time of a reset, makes that choice.
 document.addEventListener("input", (event) => {
   const choice = event.target.dataset.chooses;
