@@ -2,6 +2,7 @@
 import "./chart.js";
 import "./json-view.js";
 import "./live-tail.js";
+import { followRequests } from "./loading.js";
 import { span } from "./units.js";
 
 const body = document.body;
@@ -77,13 +78,24 @@ body.addEventListener("htmx:after:swap", (event) => {
     openDrawer();
   }
   if (target?.id === "dialog-body") {
-    byId("palette").close();
-    if (!dialog.open) dialog.showModal();
+    openDialog();
     dialog.querySelector("input:not([type=hidden]), select, textarea, button")?.focus();
   }
   showFavourites();
   showLive();
 });
+
+function openDialog() {
+  byId("palette").close();
+  if (!dialog.open) dialog.showModal();
+}
+if (drawer) {
+  followRequests((target) => (target === drawer ? openDrawer() : openDialog()), (target) => {
+    if (target === drawer) closeDrawer();
+    else dialog.close();
+    say(body.dataset.lost);
+  });
+}
 
 function say(text) {
   const toast = byId("toast");
