@@ -43,6 +43,7 @@ def traffic(client: metaq.Client, admin: Admin) -> Iterator[None]:
         for number in range(20):
             producer.send("frame-orders", f"order {number}".encode(), keys=[f"frame-{number}"])
     admin.groups.create("frame-billing")
+    admin.topics.create("%RETRY%frame-billing", queues=1)
     yield
 
 
@@ -115,6 +116,12 @@ def test_the_palette_acts_on_groups(page: Page, viewer_page: Page) -> None:
     page.keyboard.press("Control+k")
     page.get_by_role("combobox").fill("frame-bill")
     expect(page.get_by_role("option", name="Dead letters of frame-billing")).to_be_visible()
+    page.get_by_role("combobox").fill("r")
+    page.get_by_role("option", name="%RETRY%").first.wait_for()
+    names = page.get_by_role("option").all_inner_texts()
+    internal = [index for index, name in enumerate(names) if name.startswith(("%", "TOOLS", "CID_"))]
+    assert internal == list(range(internal[0], len(names))), names
+    page.get_by_role("combobox").fill("frame-bill")
     page.get_by_role("option", name="Reset offsets of frame-billing").click()
     expect(page.locator("#dialog h2")).to_have_text("Reset offsets")
     viewer_page.goto("/")

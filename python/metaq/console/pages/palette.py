@@ -55,7 +55,6 @@ async def palette(request: Request) -> Response:
 
 
 def _items(request: Request, typed: str) -> Iterator[Item]:
-    live = console_of(request).live
     if MESSAGE_ID.fullmatch(typed):
         yield Item(
             "messages", typed, words_of(request, "common.message"), url_of(request, "/messages", id=typed)
@@ -71,13 +70,28 @@ def _items(request: Request, typed: str) -> Iterator[Item]:
                 if typed.lower() in title.lower():
                     kind = words_of(request, "common.action")
                     yield Item("add", title, kind, url_of(request, f"/actions/{name}"), action=True)
-    for kind, table in (("topics", live.topics.value), ("groups", live.groups.value)):
-        if table is not None and typed:
-            label = words_of(request, f"common.{kind[:-1]}")
-            for name in best_matches(table.rows, typed):
-                yield Item(kind, name, label, url_of(request, f"/{kind}/{segment(name)}"))
-    if live.groups.value is not None and typed:
-        yield from _of_groups(request, best_matches(live.groups.value.rows, typed, GROUPS_WITH_ACTIONS))
+    if typed:
+        yield from _named(request, typed)
+
+
+def _named(request: Request, typed: str) -> Iterator[Item]:
+    """Yields topics, groups and what one does with groups. Names that only the cluster uses come last."""
+    live = console_of(request).live
+    topics = live.topics.value.rows if live.topics.value is not None else {}
+    groups = live.groups.value.rows if live.groups.value is not None else {}
+    found_topics, found_groups = best_matches(topics, typed), best_matches(groups, typed)
+    own_groups = [name for name in found_groups if groups[name].kind == "normal"]
+    yield from _links(request, "topics", [name for name in found_topics if topics[name].kind == "normal"])
+    yield from _links(request, "groups", own_groups)
+    yield from _of_groups(request, own_groups[:GROUPS_WITH_ACTIONS])
+    yield from _links(request, "topics", [name for name in found_topics if topics[name].kind != "normal"])
+    yield from _links(request, "groups", [name for name in found_groups if groups[name].kind != "normal"])
+
+
+def _links(request: Request, kind: str, names: list[str]) -> Iterator[Item]:
+    label = words_of(request, f"common.{kind[:-1]}")
+    for name in names:
+        yield Item(kind, name, label, url_of(request, f"/{kind}/{segment(name)}"))
 
 
 def _of_groups(request: Request, names: list[str]) -> Iterator[Item]:

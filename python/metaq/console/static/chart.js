@@ -8,7 +8,7 @@ const UNITS = { number, rate, bytes: size, ms: span, share };
 // The least height of an axis, so that noise does not look like a mountain.
 const LEAST = { number: 5, rate: 5, bytes: 1024, ms: 1000, share: 1 };
 // Steps of an axis of time, in milliseconds.
-const MS_STEPS = [1, 5, 10, 50, 100, 250, 500, 1e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 864e6];
+const MS_STEPS = [1, 5, 10, 50, 100, 250, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 864e6];
 const SPAN_MIN_S = 120;
 // The step that is under way has no value before it was polled.
 const STEPS_UNDER_WAY = 3;
@@ -81,7 +81,7 @@ class Chart extends HTMLElement {
       cursor: { sync: { key: "metaq" }, y: false, drag: { x: false, y: false } },
       legend: { show: false },
       scales: { x: { time: true, range: (plot, first, last) => this.#span(plot, first, last) }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, LEAST[this.dataset.unit] ?? 1)] } },
-      axes: [{ ...axis, size: 22, values: (_, ticks) => ticks.map((tick) => clock(tick, ticks[1] - ticks[0] < 60)) }, { ...axis, size: 66, space: 28, ...(this.dataset.unit === "ms" ? { incrs: MS_STEPS } : {}), values: (_, ticks) => ticks.map((tick) => this.#tick(tick)) }],
+      axes: [{ ...axis, size: 22, space: 64, values: (_, ticks) => ticks.map((tick) => clock(tick, ticks[1] - ticks[0] < 60)) }, { ...axis, size: 66, space: 24, ...(this.dataset.unit === "ms" ? { incrs: MS_STEPS } : {}), values: (_, ticks) => ticks.map((tick) => this.#tick(tick)) }],
       series: [{}, ...this.#chart().series.map((one, index) => ({ label: one.label, ...line(colour(index ? "--second" : "--accent")) }))],
       hooks: { setCursor: [() => this.#showValues()] },
     }, this.#data(), this);
