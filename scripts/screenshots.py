@@ -91,7 +91,7 @@ def pictures(message: str) -> Iterator[Picture]:
 
 def preview_reset(page: Page) -> None:
     page.get_by_role("link", name="Reset offsets").click()
-    page.get_by_label("Latest: behind the last message").check()
+    page.get_by_label("Latest: after the last message").check()
     page.get_by_role("button", name="Preview").click()
     page.wait_for_selector("[data-effect] tbody tr")
 

@@ -171,10 +171,11 @@ def test_a_fresh_broker_says_what_to_paste(setup: Setup, opened: Callable[[str],
     expect(page.locator(".empty .command code")).to_contain_text(setup.nameserver.address)
     expect(page.locator(".empty pre")).to_contain_text(f'metaq.Client("{setup.nameserver.address}")')
     check_accessible(page)
+    where = f" --namesrv {setup.nameserver.address}"
     commands = {
-        "/topics": "metaq send Hello",
-        "/groups": "metaq consume Hello",
-        "/delayed": "--delay 10m",
+        "/topics": "metaq send Hello 'first message'" + where,
+        "/groups": "metaq consume Hello --group first-group" + where,
+        "/delayed": "--delay 10m" + where,
         "/pipelines": "metaq pipeline run",
     }
     for path, command in commands.items():

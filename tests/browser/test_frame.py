@@ -43,6 +43,7 @@ def traffic(client: metaq.Client, admin: Admin) -> Iterator[None]:
         for number in range(20):
             producer.send("frame-orders", f"order {number}".encode(), keys=[f"frame-{number}"])
     admin.groups.create("frame-billing")
+    admin.topics.create("%RETRY%frame-billing", queues=1)
     yield
 
 
@@ -110,6 +111,28 @@ def test_the_palette_finds_pages_topics_groups_and_actions(page: Page) -> None:
     expect(page.locator("#dialog input[name=topic]")).to_be_focused()
 
 
+def test_the_palette_acts_on_groups(page: Page, viewer_page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").fill("frame-bill")
+    expect(page.get_by_role("option", name="Dead letters of frame-billing")).to_be_visible()
+    page.get_by_role("combobox").fill("r")
+    page.get_by_role("option", name="%RETRY%").first.wait_for()
+    names = page.get_by_role("option").all_inner_texts()
+    internal = [index for index, name in enumerate(names) if name.startswith(("%", "TOOLS", "CID_"))]
+    assert internal == list(range(internal[0], len(names))), names
+    page.get_by_role("combobox").fill("frame-bill")
+    page.get_by_role("option", name="Reset offsets of frame-billing").click()
+    expect(page.locator("#dialog h2")).to_have_text("Reset offsets")
+    viewer_page.goto("/")
+    viewer_page.keyboard.press("Control+k")
+    viewer_page.get_by_role("combobox").fill("frame-bill")
+    viewer_page.get_by_role("option", name="Dead letters of frame-billing").wait_for()
+    expect(viewer_page.get_by_role("option", name="Reset offsets")).to_have_count(0)
+    viewer_page.get_by_role("option", name="Dead letters of frame-billing").click()
+    expect(viewer_page).to_have_url(re.compile("/dead-letters/frame-billing"))
+
+
 def test_keys_move_through_the_console(page: Page) -> None:
     page.goto("/")
     page.keyboard.press("g")
@@ -125,9 +148,54 @@ def test_keys_move_through_the_console(page: Page) -> None:
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/topics/frame-orders"))
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_hidden()
+
+
+def test_keys_are_those_of_the_reader_s_keyboard(open_page: Callable[..., Page]) -> None:
+    mac = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/537.36 Chrome/130.0 Safari/537.36"
+    linux = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/130.0 Safari/537.36"
+    for agent, key in ((mac, "⌘K"), (linux, "Ctrl K")):
+        page = open_page(user_agent=agent)
+        page.goto("/settings")
+        expect(page.locator(".search-button kbd")).to_have_text(key)
+        page.keyboard.press("?")
+        shown = page.get_by_role("dialog", name="Keyboard shortcuts")
+        expect(shown).to_contain_text(key)
+        expect(shown).to_contain_text("Go to delayed, transactions, cluster")
+        assert shown.locator("dl").inner_html() == page.locator("section dl:has(kbd)").inner_html()
+
+
+def test_the_theme_button_shows_the_theme(page: Page) -> None:
+    page.goto("/")
+    button = page.locator("[data-theme-button]")
+    for theme, word in (("auto", "System"), ("dark", "Dark"), ("light", "Light"), ("auto", "System")):
+        expect(button.locator("use")).to_have_attribute("href", re.compile(f"#theme-{theme}$"))
+        expect(button).to_have_attribute("aria-label", re.compile(word))
+        button.click()
+        page.wait_for_load_state()
+
+
+def test_a_phone_shows_one_action_and_the_others_on_demand(
+    open_page: Callable[..., Page], admin: Admin
+) -> None:
+    page = open_page(viewport=PHONE)
+    page.goto("/topics/frame-orders")
+    main = page.get_by_role("link", name="Send a message")
+    edit = page.get_by_role("link", name="Edit")
+    expect(main).to_be_visible()
+    expect(edit).to_be_hidden()
+    page.get_by_role("button", name="More").click()
+    expect(edit).to_be_visible()
+    check_accessible(page)
+    edit.click()
+    expect(page.locator("#dialog")).to_be_visible()
+    expect(edit).to_be_hidden()
+    wide = open_page()
+    wide.goto("/topics/frame-orders")
+    expect(wide.get_by_role("link", name="Edit")).to_be_visible()
+    expect(wide.get_by_role("button", name="More")).to_be_hidden()
 
 
 def test_favourites_stay_in_the_sidebar(page: Page) -> None:
@@ -145,7 +213,7 @@ def test_language_and_colours_are_remembered(page: Page) -> None:
     page.get_by_role("button", name="中文").click()
     expect(page.locator("h1")).to_have_text("主题")
     page.goto("/groups")
-    expect(page.locator("h1")).to_have_text("消费组")
+    expect(page.locator("h1")).to_have_text("消费者组")
     page.get_by_role("button", name="English").click()
     page.locator("[data-theme-button]").click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")

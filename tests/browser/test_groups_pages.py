@@ -51,7 +51,7 @@ def test_the_list_shows_the_worst_group_first(page: Page) -> None:
     expect(stopped).to_contain_text(re.compile(r"\d+ (ms|s|min)"), timeout=NEXT_POLL_MS)
     expect(stopped.get_by_role("cell").nth(7)).to_have_text("No members")
     expect(_row(page, IDLE)).to_contain_text("It has committed nothing yet.")
-    head = page.get_by_role("columnheader", name="Oldest waiting message")
+    head = page.get_by_role("columnheader", name="Time lag")
     expect(head).to_have_attribute("aria-sort", "descending")
     assert page.locator("tbody tr").last.inner_text().strip().startswith(IDLE), "unknown values come last"
     page.get_by_role("link", name="Name", exact=True).click()
@@ -124,7 +124,7 @@ def test_a_reset_applies_exactly_the_plan_that_was_shown(
     before = {queue: bounds.end for queue, bounds in admin.offsets.bounds([FIRST, SECOND]).items()}
     page.goto("/groups/groups-reset")
     page.get_by_role("link", name="Reset offsets").click()
-    page.get_by_label("Latest: behind the last message").check()
+    page.get_by_label("Latest: after the last message").check()
     page.get_by_role("button", name="Preview").click()
     rows = page.locator("[data-effect] tbody tr")
     expect(rows).to_have_count(2)
@@ -145,7 +145,7 @@ def test_a_reset_of_one_queue_and_positions_that_cannot_be(page: Page, admin: Ad
     expect(page.get_by_label("Offset").first).to_be_checked()
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_text("offset 999999 is outside queue 0")).to_be_visible()
-    page.get_by_text("Only single queues").click()
+    page.get_by_text("Only some queues").click()
     page.get_by_label(f"{BROKER}:1").check()
     page.locator("input[name=offset]").fill("3")
     page.get_by_role("button", name="Preview").click()
@@ -174,7 +174,7 @@ def test_a_group_lives_and_dies(page: Page, admin: Admin) -> None:
     assert (limits.messages_per_second, limits.bytes_per_second) == (500, 2 * 1024 * 1024)
     page.goto(f"/actions/change-group?group={group}")
     page.get_by_label("Consumption enabled").select_option("no")
-    page.get_by_label("Retries at most").fill("3")
+    page.get_by_label("Max retries").fill("3")
     _apply(page, f"metaq group update {group} --retries 3 --disabled", f"The group {group} is changed")
     page.goto(f"/groups/{group}/settings")
     for text in ("Disabled", "500", "2.0 MiB"):
@@ -206,7 +206,7 @@ def test_deleting_a_group_that_runs_warns(page: Page, member: str) -> None:
 
 def test_a_change_that_somebody_else_made_shows_the_preview_again(page: Page, admin: Admin) -> None:
     page.goto(f"/actions/change-group?group={IDLE}")
-    page.get_by_label("Retries at most").fill("7")
+    page.get_by_label("Max retries").fill("7")
     page.get_by_role("button", name="Preview").click()
     expect(page.locator("[data-effect] tbody tr")).to_contain_text(["16"])
     admin.groups.change(IDLE, retries_max=9)

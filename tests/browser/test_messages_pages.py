@@ -96,6 +96,37 @@ def test_the_body_has_the_form_that_suits_it_and_a_switch(page: Page, sent: dict
     expect(chosen).to_have_text("Text")
 
 
+def test_forms_suggest_names_and_usual_times(page: Page, sent: dict[str, SendResult]) -> None:
+    page.goto(f"/topics?q={TOPIC}")
+    expect(page.get_by_role("link", name=TOPIC, exact=True)).to_be_visible()
+    page.goto("/messages?by=time")
+    field = page.get_by_label("Topic")
+    field.fill("page-let")
+    expect(page.locator(f"#topic-names option[value={TOPIC}]")).to_have_count(1)
+    field.fill(TOPIC)
+    page.get_by_role("button", name="15 min").click()
+    expect(page).to_have_url(re.compile(rf"topic={TOPIC}.*from=-15m"))
+    expect(page.get_by_role("button", name="15 min")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("tbody tr")).to_have_count(len(BODIES))
+    check_accessible(page)
+
+
+def test_a_long_list_says_how_much_is_shown_and_shows_all(
+    page: Page, client: metaq.Client, admin: Admin
+) -> None:
+    admin.topics.create("page-lists", queues=1)
+    with client.producer("page-lists") as producer:
+        listed = producer.send("page-lists", json.dumps({"items": list(range(1_203))}).encode())
+    page.goto(f"/messages/{listed.id}?topic=page-lists")
+    values = page.locator("json-view .json-other")
+    expect(values).to_have_count(1_000)
+    expect(page.locator("json-view")).to_contain_text("1,000 of 1,203 shown")
+    check_accessible(page)
+    page.get_by_role("button", name="Show all").click()
+    expect(values).to_have_count(1_203)
+    expect(page.locator("json-view")).not_to_contain_text("shown")
+
+
 def test_a_large_body_says_how_much_is_shown_and_is_downloaded_whole(
     page: Page, sent: dict[str, SendResult]
 ) -> None:
@@ -138,7 +169,7 @@ def test_a_message_opens_beside_the_list_with_an_address_of_its_own(
 def test_messages_are_found_by_id_key_and_time(page: Page, sent: dict[str, SendResult]) -> None:
     page.goto("/messages")
     check_accessible(page)
-    page.get_by_label("Id", exact=True).fill(sent["json"].offset_id)
+    page.get_by_label("ID", exact=True).fill(sent["json"].offset_id)
     page.get_by_role("button", name="Show").click()
     expect(page.locator("h1")).to_have_text(sent["json"].id)
     page.goto("/messages?by=key")
@@ -182,7 +213,7 @@ def test_a_phone_shows_a_message_in_chinese(
 def test_a_message_is_sent_again(page: Page, admin: Admin, sent: dict[str, SendResult]) -> None:
     admin.groups.create("page-receivers")
     page.goto(address(sent["gbk"]))
-    page.get_by_role("link", name="Send again").click()
+    page.get_by_role("link", name="Resend").click()
     dialog = page.locator("#dialog")
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog.locator("[data-effect] .command code")).to_contain_text(
@@ -193,9 +224,9 @@ def test_a_message_is_sent_again(page: Page, admin: Admin, sent: dict[str, SendR
     expect(page.get_by_text("2 messages have this id")).to_be_visible()
     expect(page.locator("#message-body .segments [aria-current]")).to_have_text("GBK")
     assert len(admin.messages.by_id(TOPIC, sent["gbk"].id)) == 2
-    page.get_by_role("link", name="Send again").click()
+    page.get_by_role("link", name="Resend").click()
     dialog.get_by_role("radio", name="One group").check()
-    dialog.get_by_role("textbox", name="Group").fill("page-receivers")
+    dialog.get_by_role("combobox", name="Group").fill("page-receivers")
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog.locator("[data-effect] .command code")).to_contain_text("--group page-receivers")
     dialog.locator("[data-apply]").click()

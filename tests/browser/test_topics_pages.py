@@ -202,7 +202,7 @@ def test_a_message_is_sent_from_a_form_and_by_its_command(page: Page, admin: Adm
 def test_a_topic_is_changed_and_limited(page: Page, admin: Admin, cluster: Metaq) -> None:
     admin.topics.create("page-changed", queues=2)
     page.goto("/topics/page-changed/settings")
-    page.get_by_role("link", name="Change").click()
+    page.get_by_role("link", name="Edit").click()
     dialog = page.locator("#dialog")
     dialog.get_by_label("Queues per broker", exact=False).first.fill("4")
     dialog.get_by_label("Permission").select_option(label="Read only")
@@ -211,7 +211,7 @@ def test_a_topic_is_changed_and_limited(page: Page, admin: Admin, cluster: Metaq
     assert (settings.read_queues, settings.write_queues, settings.permission) == (4, 4, 4)
     CommandLine(cluster.nameserver).printed(*words[1:])
     dialog.get_by_role("button", name="Close").click()
-    page.get_by_role("link", name="Limit").click()
+    page.get_by_role("link", name="Rate limit").click()
     dialog.get_by_label("Messages per second").fill("1000")
     dialog.get_by_label("Bytes per second").fill("2MB")
     words = shlex.split(applied(page))
@@ -223,7 +223,7 @@ def test_a_topic_is_changed_and_limited(page: Page, admin: Admin, cluster: Metaq
 def test_fewer_queues_need_the_name_of_the_topic(page: Page, admin: Admin) -> None:
     admin.topics.create("page-shrunk", queues=3)
     page.goto("/topics/page-shrunk")
-    page.get_by_role("link", name="Change").click()
+    page.get_by_role("link", name="Edit").click()
     dialog = page.locator("#dialog")
     dialog.get_by_label("Queues per broker", exact=False).first.fill("1")
     dialog.get_by_role("button", name="Preview").click()
@@ -236,5 +236,5 @@ def test_fewer_queues_need_the_name_of_the_topic(page: Page, admin: Admin) -> No
 
 def test_a_viewer_can_only_look(viewer_page: Page) -> None:
     viewer_page.goto(f"/topics/{TOPIC}")
-    for name in ("Send a message", "Change", "Limit", "Delete"):
+    for name in ("Send a message", "Edit", "Rate limit", "Delete"):
         expect(viewer_page.get_by_role("button", name=name, exact=True)).to_be_disabled()

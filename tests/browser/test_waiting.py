@@ -115,7 +115,7 @@ def test_delayed_messages_by_their_time(page: Page, delayed: list[str]) -> None:
     expect(page).to_have_url(re.compile("from="))
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(row(page, delayed[2])).to_be_visible()
-    page.get_by_role("link", name="Whole time").click()
+    page.get_by_role("link", name="All times").click()
     for id in delayed:
         expect(row(page, id)).to_be_visible()
 

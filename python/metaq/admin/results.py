@@ -22,6 +22,7 @@ GroupKind = Literal["normal", "system"]
 BrokerKind = Literal["metaq", "rocketmq"]
 ClientKind = Literal["producer", "consumer"]
 Severity = Literal["critical", "warning", "info"]
+FindingFields = Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,6 +574,8 @@ class Finding:
     """One sentence."""
     command: str
     since_ms: int | None = None
+    fields: FindingFields = field(default_factory=dict, hash=False)
+    """The names and numbers of the sentence, for programs and other languages. Units end their names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 
 from metaq.console.words import Language
 
-CHINESE_UNITS = {"ms": "毫秒", "s": "秒", "min": "分", "h": "小时", "d": "天"}
+SPANS = (("d", "h", 86_400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1))
+"""Units of time with the next smaller one, and the seconds of both."""
+UNITS: Mapping[Language, Mapping[str, str]] = {
+    "en": {"ms": "ms", "s": "s", "min": "min", "h": "h", "d": "d"},
+    "zh": {"ms": "毫秒", "s": "秒", "min": "分", "h": "小时", "d": "天"},
+}
 
 
 def number(value: float | None) -> str | None:
@@ -55,11 +61,7 @@ def span(milliseconds: float | None) -> str | None:
     if milliseconds < 1000:
         return f"{milliseconds:.0f} ms"
     seconds = int(milliseconds / 1000)
-    for unit, part, length, smaller in (
-        ("d", "h", 86_400, 3600),
-        ("h", "min", 3600, 60),
-        ("min", "s", 60, 1),
-    ):
+    for unit, part, length, smaller in SPANS:
         if seconds >= length:
             whole, rest = divmod(seconds, length)
             return f"{whole} {unit} {rest // smaller} {part}" if rest // smaller else f"{whole} {unit}"
@@ -71,7 +73,7 @@ def span_in(language: Language, milliseconds: float | None) -> str | None:
     text = span(milliseconds)
     if text is None or language == "en":
         return text
-    return " ".join(CHINESE_UNITS.get(part, part) for part in text.split())
+    return " ".join(UNITS[language].get(part, part) for part in text.split())
 
 
 def share(ratio: float | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -16,8 +17,11 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from metaq.admin.results import Finding
 from metaq.console import figures
 from metaq.console.console import Console, console_of
+from metaq.console.finding_words import finding_sentence, finding_title
+from metaq.console.live.rings import Series
 from metaq.console.static_files import static_path
 from metaq.console.words import Language, chosen_language, word
 
@@ -28,13 +32,18 @@ BLOCK_OF_TARGET: Mapping[str, str] = {
     "action-effect": "content",
 }
 """The block of a page that replaces an element of the browser's page, by the element's id."""
+DEFAULT_NAMESERVERS: Final = "127.0.0.1:9876"
+LOCAL_COMMANDS: Final = ("metaq nameserver", "metaq pipeline run", "metaq console link")
+"""Commands that ask no cluster, or find it in a file."""
+APPLE: Final = re.compile("Macintosh|iPhone|iPad")
+"""Browsers whose keyboards have ⌘ instead of Ctrl."""
 SPARKLINE_STEPS_MIN: Final = 60
 """Ten minutes, in steps of ten seconds."""
 
 
 def render(request: Request, template: str, status_code: int = 200, **context: object) -> HTMLResponse:
     """Returns the page, or the block of it that htmx asked for by its target."""
-    page = _environment().get_template(template)
+    page = environment().get_template(template)
     variables = _variables(request) | context
     block = BLOCK_OF_TARGET.get(_target(request), "")
     if block in page.blocks:
@@ -51,7 +60,7 @@ def render_part(request: Request, template: str, status_code: int = 200, **conte
 
 def render_text(request: Request, template: str, **context: object) -> str:
     """Returns the HTML of a fragment."""
-    return _environment().get_template(template).render(_variables(request) | context)
+    return environment().get_template(template).render(_variables(request) | context)
 
 
 def language_of(request: Request) -> Language:
@@ -81,8 +90,16 @@ def utc_offset_min(request: Request) -> int:
 
 def command_line(nameservers: str, *words: str) -> str:
     """Returns a command of `metaq` to paste, with the name servers if they are not the default."""
-    where = () if nameservers == "127.0.0.1:9876" else ("--namesrv", nameservers)
+    where = () if nameservers == DEFAULT_NAMESERVERS else ("--namesrv", nameservers)
     return shlex.join(("metaq", *words, *where))
+
+
+def at_cluster(nameservers: str, command: str) -> str:
+    """Returns a command with the name servers of this console, unless it names others or needs none."""
+    is_asked = command.startswith("metaq ") and not command.startswith(LOCAL_COMMANDS)
+    if not is_asked or "--namesrv" in command or nameservers == DEFAULT_NAMESERVERS:
+        return command
+    return f"{command} --namesrv {shlex.quote(nameservers)}"
 
 
 def refreshes_live(request: Request) -> bool:
@@ -133,6 +150,9 @@ def _variables(request: Request) -> dict[str, Any]:
         "static": static,
         "here": here,
         "command_line": partial(command_line, console.settings.nameservers),
+        "at_cluster": partial(at_cluster, console.settings.nameservers),
+        "units": {**figures.UNITS[language], "rate": t("common.per_second")},
+        "palette_key": "⌘K" if APPLE.search(request.headers.get("user-agent", "")) else "Ctrl K",
         "now_ms": int(time.time() * 1000),
         "utc_offset_min": utc_offset_min(request),
         "path": request.scope["path"],
@@ -154,7 +174,8 @@ def _theme(request: Request) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Returns the templates with their filters."""
     environment = Environment(
         loader=PackageLoader("metaq.console"),
         autoescape=True,
@@ -176,6 +197,9 @@ def _environment() -> Environment:
         "attribute_json": attribute_json,
         "sparkline": sparkline,
         "first_known": first_known,
+        "known_from": known_from,
+        "finding_title": _finding_title,
+        "finding_sentence": _finding_sentence,
     }
     return environment
 
@@ -188,6 +212,16 @@ def _span(context: Context, milliseconds: float | None) -> str | None:
 @pass_context
 def _moment(context: Context, milliseconds: int | None) -> str | None:
     return figures.moment(milliseconds, context["utc_offset_min"])
+
+
+@pass_context
+def _finding_title(context: Context, finding: Finding) -> str:
+    return finding_title(context["language"], finding)
+
+
+@pass_context
+def _finding_sentence(context: Context, finding: Finding) -> str | None:
+    return finding_sentence(context["language"], finding)
 
 
 def segment(name: str) -> str:
@@ -206,11 +240,21 @@ def first_known(values: list[float | None]) -> int:
     return min(known, max(len(values) - SPARKLINE_STEPS_MIN, 0))
 
 
-def sparkline(values: list[float | None], first: int = 0, width: int = 84, height: int = 20) -> Markup:
-    """Returns the values from `first` on as a small curve in SVG. Gaps stay gaps, and a flat line at zero
-    stays at the bottom."""
+def known_from(series: Series) -> int | None:
+    """Returns the time of the first value that the console knows."""
+    known = (index for index, value in enumerate(series.values) if value is not None)
+    index = next(known, None)
+    return None if index is None else series.start_ms + index * series.step_ms
+
+
+def sparkline(
+    values: list[float | None], first: int = 0, least: float = 10.0, width: int = 84, height: int = 20
+) -> Markup:
+    """Returns the values from `first` on as a small curve in SVG. Gaps stay gaps. The top is at
+    `least` or higher, so that small values look small."""
     values = values[first:]
-    top = max((value for value in values if value is not None), default=0.0) or 1.0
+    top = max((value for value in values if value is not None), default=0.0)
+    top = max(top, least)
     step = width / max(len(values) - 1, 1)
     parts: list[str] = []
     is_open = False

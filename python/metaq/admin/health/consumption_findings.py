@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from shlex import quote
-from typing import Final
+from typing import Any, Final
 
 from metaq.admin.health.state import BrokerState, ClusterState
 from metaq.admin.results import Finding
@@ -32,15 +32,19 @@ def of_consumption(state: ClusterState) -> Iterator[Finding]:
                     f"The consumers of {conflict.group} subscribe to {conflict.topic} in different ways "
                     f"({filters}), so they lose messages."
                 )
-                yield _of_group("subscription-conflict", conflict.group, text)
+                yield _of_group(
+                    "subscription-conflict", conflict.group, text, topic=conflict.topic, filters=filters
+                )
     for broker in masters:
         if broker.report is not None and not broker.report.is_complete:
             text = f"{broker.label} has more groups that need attention than it lists here."
-            yield Finding("info", "groups-unknown", broker.name, text, "metaq group list")
+            fields = {"broker": broker.label}
+            yield Finding("info", "groups-unknown", broker.name, text, "metaq group list", fields=fields)
 
 
-def _of_group(kind: str, group: str, text: str, since_ms: int | None = None) -> Finding:
-    return Finding("warning", kind, group, text, f"metaq group show {quote(group)}", since_ms)
+def _of_group(kind: str, group: str, text: str, since_ms: int | None = None, **fields: str | int) -> Finding:
+    command = f"metaq group show {quote(group)}"
+    return Finding("warning", kind, group, text, command, since_ms, {"group": group, **fields})
 
 
 def _of_backlogs(masters: list[BrokerState], now_ms: int) -> Iterator[Finding]:
@@ -74,21 +78,22 @@ def _joined(one: Backlog, other: Backlog) -> Backlog:
 
 def _of_backlog(backlog: Backlog, retention_ms: int | None, now_ms: int) -> Finding | None:
     waiting_ms = backlog.waiting_ms
+    fields: dict[str, Any] = {"topic": backlog.topic, "messages": backlog.messages}
     if waiting_ms is None:
         if backlog.members == 0:
             text = f"{_waits(backlog)}, and no consumer is connected."
-            return _of_group("no-consumers", backlog.group, text)
+            return _of_group("no-consumers", backlog.group, text, **fields)
         return None
     since_ms = now_ms - waiting_ms
     if retention_ms and waiting_ms >= retention_ms * EXPIRING_RATIO:
         text = f"{_waits(backlog)} and will soon be deleted, unread, because of their age."
-        return _of_group("backlog-expires", backlog.group, text, since_ms)
+        return _of_group("backlog-expires", backlog.group, text, since_ms, **fields)
     if backlog.members == 0 and waiting_ms >= NO_CONSUMER_MS_MIN:
         text = f"{_waits(backlog)}, and no consumer is connected."
-        return _of_group("no-consumers", backlog.group, text, since_ms)
+        return _of_group("no-consumers", backlog.group, text, since_ms, **fields)
     if waiting_ms >= SLOW_MS_MIN:
         text = f"{_waits(backlog)}, the oldest for {waiting_ms / 60_000:,.0f} minutes."
-        return _of_group("consumers-behind", backlog.group, text, since_ms)
+        return _of_group("consumers-behind", backlog.group, text, since_ms, waiting_ms=waiting_ms, **fields)
     return None
 
 
@@ -111,7 +116,8 @@ def _of_dead_letters(masters: list[BrokerState]) -> Iterator[Finding]:
             "warning",
             "dead-letters",
             group,
-            f"{group} has {letters_text}: messages that it has given up.",
+            f"{group} has {letters_text}.",
             f"metaq dlq list {quote(group)}",
             newest.get(group),
+            {"group": group, "messages": count},
         )

@@ -9,7 +9,7 @@ from typing import Final
 
 from metaq.admin.health.consumption_findings import of_consumption
 from metaq.admin.health.state import BrokerState, ClusterState
-from metaq.admin.results import Finding, Severity
+from metaq.admin.results import Finding, FindingFields, Severity
 from metaq.protocol.bodies import READ, WRITE
 from metaq.protocol.replication import GroupStatus, NodeStatus
 
@@ -39,7 +39,15 @@ def judge(state: ClusterState) -> tuple[Finding, ...]:
 
 def _printable(finding: Finding) -> Finding:
     """Filters and errors come from elsewhere. They must not be able to move a terminal's cursor."""
-    return replace(finding, text="".join(letter if letter.isprintable() else " " for letter in finding.text))
+    fields = {
+        name: _without_controls(value) if isinstance(value, str) else value
+        for name, value in finding.fields.items()
+    }
+    return replace(finding, text=_without_controls(finding.text), fields=fields)
+
+
+def _without_controls(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def summarize(findings: tuple[Finding, ...], brokers: int) -> str:
@@ -72,15 +80,24 @@ def _of_name_servers(state: ClusterState) -> Iterator[Finding]:
             command = f"metaq cluster status --namesrv '{right}'" if right else "metaq doctor"
             text = f"{server.address} is a broker, not a name server"
             hint = f"; its name servers are {right}" if right else ""
-            yield Finding("critical", "not-a-name-server", server.address, f"{text}{hint}.", command)
+            yield Finding(
+                "critical",
+                "not-a-name-server",
+                server.address,
+                f"{text}{hint}.",
+                command,
+                fields={"address": server.address},
+            )
         else:
             is_last = len(faults) == len(state.name_servers)
+            reason = _reason(server.error)
             yield Finding(
                 "critical" if is_last else "warning",
                 "name-server-unreachable",
                 server.address,
-                f"The name server {server.address} does not answer: {_reason(server.error)}.",
+                f"The name server {server.address} does not answer: {reason}.",
                 f"metaq nameserver --listen {server.address}",
+                fields={"address": server.address, "reason": reason},
             )
 
 
@@ -113,15 +130,18 @@ def _of_reachability(state: ClusterState) -> Iterator[Finding]:
                 broker.name,
                 f"{broker.label} is registered as {broker.address}, which no other machine can reach.",
                 f"metaq broker --name {broker.name} --set advertised_host=ADDRESS",
+                fields={"broker": broker.label, "address": broker.address},
             )
         elif broker.address not in replicated:
             servers = f" --namesrv '{';'.join(server.address for server in answered)}'" if answered else ""
+            reason = _reason(broker.error)
             yield Finding(
                 "critical",
                 "broker-unreachable",
                 broker.name,
-                f"{broker.label} does not answer at {broker.address}: {_reason(broker.error)}.",
+                f"{broker.label} does not answer at {broker.address}: {reason}.",
                 f"metaq broker --name {broker.name}{servers}",
+                fields={"broker": broker.label, "address": broker.address, "reason": reason},
             )
     grouped = {group.name for group in state.groups}
     for name in sorted({broker.name for broker in state.brokers} - with_master - grouped):
@@ -131,12 +151,20 @@ def _of_reachability(state: ClusterState) -> Iterator[Finding]:
             name,
             f"{name} has no master, so it takes no messages.",
             "metaq cluster status --wait-healthy",
+            fields={"group": name},
         )
 
 
 def _of_replication(state: ClusterState) -> Iterator[Finding]:
     for note in state.notes:
-        yield Finding("warning", "register-record", "register", f"{note}.", "metaq cluster status")
+        yield Finding(
+            "warning",
+            "register-record",
+            "register",
+            f"{note}.",
+            "metaq cluster status",
+            fields={"note": note},
+        )
     for broker in state.brokers:
         yield from _of_apache_replicas(state, broker)
     for group in state.groups:
@@ -146,7 +174,7 @@ def _of_replication(state: ClusterState) -> Iterator[Finding]:
         waiting = "metaq cluster status --wait-healthy"
         if master is None:
             text = f"{group.name} has no master, so it takes no messages."
-            yield Finding("critical", "no-master", group.name, text, waiting)
+            yield Finding("critical", "no-master", group.name, text, waiting, fields={"group": group.name})
         for node in group.nodes:
             yield from _of_node(group, node, state.now_ms)
         living = len(set(group.in_sync) - {node.id for node in group.nodes if node.state in _DEAD})
@@ -155,7 +183,8 @@ def _of_replication(state: ClusterState) -> Iterator[Finding]:
                 f"{group.name} takes no messages, unless it has replicas=async: {living} of at least "
                 f"{group.min_in_sync} nodes are in sync and answer."
             )
-            yield Finding("critical", "too-few-in-sync", group.name, text, waiting)
+            fields: FindingFields = {"group": group.name, "nodes": living, "least": group.min_in_sync}
+            yield Finding("critical", "too-few-in-sync", group.name, text, waiting, fields=fields)
 
 
 def _of_apache_replicas(state: ClusterState, broker: BrokerState) -> Iterator[Finding]:
@@ -168,15 +197,18 @@ def _of_apache_replicas(state: ClusterState, broker: BrokerState) -> Iterator[Fi
         replicas = "1 replica" if registered == 1 else f"{registered} replicas"
         copying = len(broker.apache_replicas)
         text = f"{broker.name} has {replicas} registered, but {copying} connected to copy from it."
-        yield Finding("critical", "replica-not-connected", broker.name, text, waiting)
+        fields: FindingFields = {"broker": broker.name, "registered": registered, "connected": copying}
+        yield Finding("critical", "replica-not-connected", broker.name, text, waiting, fields=fields)
     for replica in broker.apache_replicas:
         if not replica.in_sync:
-            text = f"The replica of {broker.name} at {replica.addr} is {_size(max(replica.diff, 0))} behind."
-            yield Finding("critical", "replica-behind", broker.name, text, waiting)
+            lag_bytes = max(replica.diff, 0)
+            text = f"The replica of {broker.name} at {replica.addr} is {_size(lag_bytes)} behind."
+            fields = {"broker": broker.name, "address": replica.addr, "lag_bytes": lag_bytes}
+            yield Finding("critical", "replica-behind", broker.name, text, waiting, fields=fields)
 
 
 _DEAD: Final = ("gone", "failed")
-_WORDS: Final = {
+NODE_WORDS: Final = {
     "gone": "does not answer",
     "failed": "has a disk that fails or hangs",
     "catching up": "is catching up",
@@ -196,11 +228,18 @@ def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Find
         "info" if node.state == "leaving" else "critical",
         f"node-{node.state.replace(' ', '-')}",
         f"{group.name}/{node.id}",
-        f"In {group.name}, {who} {_WORDS[node.state]}{where}{lag}.",
+        f"In {group.name}, {who} {NODE_WORDS[node.state]}{where}{lag}.",
         f"metaq broker --name {group.name} --set id={node.id}"
         if node.state == "gone"
         else "metaq cluster status --wait-healthy",
         None if node.lag_ms is None else now_ms - node.lag_ms,
+        {
+            "group": group.name,
+            "node": node.id,
+            "role": "master" if node.id == group.master else "replica",
+            "address": node.address or "",
+            "lag_bytes": node.lag_bytes or 0,
+        },
     )
 
 
@@ -219,11 +258,12 @@ def _of_broker(broker: BrokerState, now_ms: int) -> Iterator[Finding]:
     for check in broker.report.checks if broker.report is not None else ():
         if check.fault is not None:
             text = f"{broker.label} is not {check.name}: {check.fault.removesuffix('.')}."
-            yield Finding("critical", f"not-{check.name}", broker.name, text, show)
+            fields: FindingFields = {"broker": broker.label, "reason": check.fault.removesuffix(".")}
+            yield Finding("critical", f"not-{check.name}", broker.name, text, show, fields=fields)
     ratio = broker.figures.disk_used_ratio if broker.figures is not None else None
     if ratio is None:
         text = f"{broker.label} does not report how full its disk is."
-        yield Finding("warning", "disk-unknown", broker.name, text, show)
+        yield Finding("warning", "disk-unknown", broker.name, text, show, fields={"broker": broker.label})
     elif ratio >= DISK_HIGH_RATIO:
         is_full = ratio >= DISK_FULL_RATIO
         effect = "it refuses messages" if is_full else "it deletes old messages early"
@@ -233,6 +273,7 @@ def _of_broker(broker: BrokerState, now_ms: int) -> Iterator[Finding]:
             broker.name,
             f"The disk of {broker.label} is {ratio:.0%} full, so {effect}.",
             "metaq topic list",
+            fields={"broker": broker.label, "used_ratio": ratio},
         )
     if broker.report is not None:
         yield from _of_counters(broker)
@@ -242,7 +283,9 @@ def _of_broker(broker: BrokerState, now_ms: int) -> Iterator[Finding]:
             f"The clock of {broker.label} is {abs(skew) / 1000:,.1f} s "
             f"{'ahead of' if skew > 0 else 'behind'} the clock here."
         )
-        yield Finding("warning", "clock-skew", broker.name, text, "timedatectl set-ntp true")
+        set_clock = "timedatectl set-ntp true"
+        clock: FindingFields = {"broker": broker.label, "skew_ms": skew}
+        yield Finding("warning", "clock-skew", broker.name, text, set_clock, fields=clock)
 
 
 def _of_counters(broker: BrokerState) -> Iterator[Finding]:
@@ -252,25 +295,29 @@ def _of_counters(broker: BrokerState) -> Iterator[Finding]:
     if broker.is_master and report.permission is not None and not report.permission & WRITE:
         text = f"{broker.label} takes no messages, because its permission is {report.permission}."
         command = f"metaq cluster config set {broker.name} brokerPermission={READ | WRITE}"
-        yield Finding("critical", "not-permitted", broker.name, text, command)
+        fields: FindingFields = {"broker": broker.label, "permission": report.permission}
+        yield Finding("critical", "not-permitted", broker.name, text, command, fields=fields)
     if report.damaged_records:
         text = f"{broker.label} found {report.damaged_records:,} damaged records in its store."
-        yield Finding(
-            "warning", "damaged-records", broker.name, text, "metaq cluster support-bundle", since_ms
-        )
+        command = "metaq cluster support-bundle"
+        fields = {"broker": broker.label, "records": report.damaged_records}
+        yield Finding("warning", "damaged-records", broker.name, text, command, since_ms, fields)
     if report.sends_over_limit:
         text = (
             f"{broker.label} has refused {report.sends_over_limit:,} messages "
             "because producers exceeded the limits of their topics."
         )
-        yield Finding("warning", "sends-over-limit", broker.name, text, "metaq topic list", since_ms)
+        fields = {"broker": broker.label, "messages": report.sends_over_limit}
+        yield Finding("warning", "sends-over-limit", broker.name, text, "metaq topic list", since_ms, fields)
     if report.connections_cut:
         text = f"{broker.label} has cut {report.connections_cut:,} connections that took too much memory."
         command = f"metaq cluster connections {broker.name}"
-        yield Finding("warning", "connections-cut", broker.name, text, command, since_ms)
+        fields = {"broker": broker.label, "connections": report.connections_cut}
+        yield Finding("warning", "connections-cut", broker.name, text, command, since_ms, fields)
     if report.limits_waiting:
         text = f"On {broker.label}, {report.limits_waiting:,} requests wait for a limit of a topic or group."
-        yield Finding("info", "limits-waiting", broker.name, text, "metaq topic list")
+        fields = {"broker": broker.label, "requests": report.limits_waiting}
+        yield Finding("info", "limits-waiting", broker.name, text, "metaq topic list", fields=fields)
 
 
 def _of_versions(state: ClusterState) -> Iterator[Finding]:
@@ -280,15 +327,19 @@ def _of_versions(state: ClusterState) -> Iterator[Finding]:
         if broker.figures is not None and (broker.report or broker.figures.version)
     }
     if len(versions) > 1:
-        text = f"The brokers have different versions: {', '.join(sorted(versions))}."
-        yield Finding("info", "version-mix", "brokers", text, "metaq cluster status")
+        named = ", ".join(sorted(versions))
+        text = f"The brokers have different versions: {named}."
+        fields: FindingFields = {"versions": named}
+        yield Finding("info", "version-mix", "brokers", text, "metaq cluster status", fields=fields)
 
 
 def _of_unknown(state: ClusterState) -> Iterator[Finding]:
     for broker in state.brokers:
         if broker.error is None and broker.unknown:
-            text = f"{broker.label} does not report {', '.join(broker.unknown)}."
-            yield Finding("info", "facts-unknown", broker.name, text, "metaq group list")
+            named = ", ".join(broker.unknown)
+            text = f"{broker.label} does not report {named}."
+            fields: FindingFields = {"broker": broker.label, "facts": named}
+            yield Finding("info", "facts-unknown", broker.name, text, "metaq group list", fields=fields)
 
 
 def is_loopback(address: str) -> bool:

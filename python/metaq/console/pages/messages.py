@@ -47,8 +47,8 @@ def _is_complete(way: str, query: MessageQuery) -> bool:
 def _similar(request: Request, topic: str) -> list[str]:
     """Returns topics whose names contain what was typed, or begin like it."""
     table = console_of(request).live.topics.value
-    names = table.rows if table is not None else {}
-    return (best_matches(names, topic) or best_matches(names, topic[:4]))[:SUGGESTED]
+    rows = table.rows if table is not None else {}
+    return (best_matches(rows, topic) or best_matches(rows, topic[:4]))[:SUGGESTED]
 
 
 def _page(

@@ -13,8 +13,7 @@ from metaq.admin.results import Finding, Health
 from metaq.console.console import console_of
 from metaq.console.live.paging import page
 from metaq.console.live.tables import GroupTable
-from metaq.console.rendering import language_of, render, words_of
-from metaq.console.words import catalog
+from metaq.console.rendering import render, words_of
 
 WORST_GROUPS = 5
 FINDINGS_MAX = 20
@@ -32,7 +31,6 @@ async def overview(request: Request) -> Response:
         "overview.html",
         health=health,
         headline=_headline(request, health) if health else "",
-        finding_title=lambda kind: _finding_title(request, kind),
         finding_address=lambda finding: _finding_address(finding, groups, live.brokers.value or {}),
         findings=health.findings[:FINDINGS_MAX] if health else (),
         worst=worst,
@@ -58,11 +56,6 @@ def _headline(request: Request, health: Health) -> str:
         critical=critical,
         warnings=warnings,
     )
-
-
-def _finding_title(request: Request, kind: str) -> str:
-    key = f"findings.{kind.replace('-', '_')}"
-    return words_of(request, key if key in catalog(language_of(request)) else "findings.other")
 
 
 def _finding_address(finding: Finding, groups: Mapping[str, object], brokers: Mapping[str, object]) -> str:

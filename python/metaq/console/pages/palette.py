@@ -1,10 +1,11 @@
-"""The palette: one search over pages, topics, groups, messages and actions."""
+"""The palette: one search over pages, topics, groups, messages and actions; and names for fields of forms."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,6 +32,8 @@ PAGES = (
 )
 DIRECT_ACTIONS = ("create-topic", "create-group", "send-message")
 """Actions that need no row of a table to begin with."""
+GROUPS_WITH_ACTIONS: Final = 3
+SUGGESTED_MAX: Final = 200
 MESSAGE_ID = re.compile(r"[0-9A-Fa-f]{32}")
 
 
@@ -52,7 +55,6 @@ async def palette(request: Request) -> Response:
 
 
 def _items(request: Request, typed: str) -> Iterator[Item]:
-    live = console_of(request).live
     if MESSAGE_ID.fullmatch(typed):
         yield Item(
             "messages", typed, words_of(request, "common.message"), url_of(request, "/messages", id=typed)
@@ -68,11 +70,48 @@ def _items(request: Request, typed: str) -> Iterator[Item]:
                 if typed.lower() in title.lower():
                     kind = words_of(request, "common.action")
                     yield Item("add", title, kind, url_of(request, f"/actions/{name}"), action=True)
-    for kind, table in (("topics", live.topics.value), ("groups", live.groups.value)):
-        if table is not None and typed:
-            label = words_of(request, f"common.{kind[:-1]}")
-            for name in best_matches(table.rows, typed):
-                yield Item(kind, name, label, url_of(request, f"/{kind}/{segment(name)}"))
+    if typed:
+        yield from _named(request, typed)
 
 
-ROUTES = [Route("/palette", palette)]
+def _named(request: Request, typed: str) -> Iterator[Item]:
+    """Yields topics, groups and what one does with groups. Names that only the cluster uses come last."""
+    live = console_of(request).live
+    topics = live.topics.value.rows if live.topics.value is not None else {}
+    groups = live.groups.value.rows if live.groups.value is not None else {}
+    found_topics, found_groups = best_matches(topics, typed), best_matches(groups, typed)
+    own_groups = [name for name in found_groups if groups[name].kind == "normal"]
+    yield from _links(request, "topics", [name for name in found_topics if topics[name].kind == "normal"])
+    yield from _links(request, "groups", own_groups)
+    yield from _of_groups(request, own_groups[:GROUPS_WITH_ACTIONS])
+    yield from _links(request, "topics", [name for name in found_topics if topics[name].kind != "normal"])
+    yield from _links(request, "groups", [name for name in found_groups if groups[name].kind != "normal"])
+
+
+def _links(request: Request, kind: str, names: list[str]) -> Iterator[Item]:
+    label = words_of(request, f"common.{kind[:-1]}")
+    for name in names:
+        yield Item(kind, name, label, url_of(request, f"/{kind}/{segment(name)}"))
+
+
+def _of_groups(request: Request, names: list[str]) -> Iterator[Item]:
+    for name in names:
+        if request.state.identity.role.permits(Role.operator):
+            text = words_of(request, "common.reset_of", group=name)
+            address = url_of(request, "/actions/reset-group", group=name)
+            yield Item("rewind", text, words_of(request, "common.action"), address, action=True)
+        text = words_of(request, "common.dead_letters_of", group=name)
+        yield Item("dead-letters", text, "", url_of(request, f"/dead-letters/{segment(name)}"))
+
+
+async def suggestions(request: Request) -> Response:
+    """The names of topics or groups that match what was typed into a field of a form."""
+    live = console_of(request).live
+    table = live.topics.value if request.path_params["kind"] == "topics" else live.groups.value
+    # The field has the name that its form needs.
+    typed = next(iter(request.query_params.values()), "").strip()[:255]
+    names = best_matches(table.rows, typed, SUGGESTED_MAX) if table is not None else []
+    return render_part(request, "suggestions.html", names=names)
+
+
+ROUTES = [Route("/palette", palette), Route("/suggestions/{kind}", suggestions)]

@@ -1,34 +1,14 @@
-// <metaq-chart data-chart='{"start": ms, "step": ms, "series": [{"label", "values"}]}' data-unit="rate">
-// One or two series over time. A gap in the values is a gap in the line. All charts of a page share a cursor.
-const UNITS = {
-  number: (value) => short(value),
-  rate: (value) => `${short(value)}/s`,
-  bytes: (value) => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]),
-  ms: (value) => span(value),
-  share: (value) => `${Math.round(value * 100)} %`,
-};
-function short(value) {
-  return scaled(value, 1000, ["", "K", "M", "G", "T"]).replace(" ", "");
-}
-function scaled(value, step, units) {
-  let index = 0;
-  let left = value;
-  while (Math.abs(left) >= step && index < units.length - 1) { left /= step; index += 1; }
-  return `${Math.abs(left) >= 100 || Number.isInteger(left) ? Math.round(left) : left.toFixed(1)} ${units[index]}`.trimEnd();
-}
-function span(ms) {
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  const s = ms / 1000;
-  if (s < 120) return `${Math.round(s)} s`;
-  if (s < 7200) return `${Math.round(s / 60)} min`;
-  if (s < 172800) return `${Math.round(s / 3600)} h`;
-  return `${Math.round(s / 86400)} d`;
-}
+// <metaq-chart data-chart='{"start": ms, "step": ms, "from": ms, "series": [{"label", "values"}]}' data-unit="rate">
+// One or two series over time. A gap in the values is a gap in the line. All charts of a page share a cursor and
+// begin at `from`, when the console began to poll.
+import { number, rate, share, size, span } from "./units.js";
+
+const UNITS = { number, rate, bytes: size, ms: span, share };
 
 // The least height of an axis, so that noise does not look like a mountain.
 const LEAST = { number: 5, rate: 5, bytes: 1024, ms: 1000, share: 1 };
 // Steps of an axis of time, in milliseconds.
-const MS_STEPS = [1, 5, 10, 50, 100, 250, 500, 1e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 864e6];
+const MS_STEPS = [1, 5, 10, 50, 100, 250, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 864e6];
 const SPAN_MIN_S = 120;
 // The step that is under way has no value before it was polled.
 const STEPS_UNDER_WAY = 3;
@@ -56,7 +36,7 @@ class Chart extends HTMLElement {
   }
   attributeChangedCallback() {
     if (this.#plot) this.#plot.setData(this.#data());
-    this.#showLast();
+    this.#showValues();
   }
   #chart() { return JSON.parse(this.dataset.chart); }
   #data() {
@@ -69,21 +49,18 @@ class Chart extends HTMLElement {
   #span(plot, first, last) {
     const [times, ...all] = plot.data;
     const known = Math.min(...all.map((values) => values.findIndex((value) => value != null)).filter((index) => index >= 0), times.length);
-    return [Math.min(Math.max(first, times[known] ?? first), last - SPAN_MIN_S), last];
+    const from = Math.min(times[known] ?? Infinity, (this.#chart().from ?? Infinity) / 1000);
+    return [Math.min(Number.isFinite(from) ? Math.max(first, from) : first, last - SPAN_MIN_S), last];
   }
   #format(value) { return value == null ? "" : UNITS[this.dataset.unit ?? "number"](value); }
-  #showLast() {
-    for (const key of document.querySelectorAll(`[data-chart-value="${CSS.escape(this.id)}"]`)) {
-      const values = this.#chart().series[key.dataset.index]?.values ?? [];
-      key.textContent = this.#format(values.slice(-STEPS_UNDER_WAY).findLast((value) => value != null));
-    }
-  }
-  #showCursor(plot) {
-    const index = plot.cursor.idx;
-    if (index == null) { this.#showLast(); return; }
-    for (const key of document.querySelectorAll(`[data-chart-value="${CSS.escape(this.id)}"]`)) {
-      key.textContent = this.#format(plot.data[Number(key.dataset.index) + 1]?.[index]);
-    }
+  #tick(value) { return this.#format(value).replace(/\.0(?=\D|$)/, ""); }
+  // The values under the cursor with their time, or else the last ones.
+  #showValues() {
+    const index = this.#plot?.cursor.idx;
+    const all = index == null ? this.#chart().series.map((one) => one.values.slice(-STEPS_UNDER_WAY).findLast((value) => value != null)) : this.#plot.data.slice(1).map((values) => values[index]);
+    const time = index == null ? null : this.#plot.data[0][index];
+    for (const key of document.querySelectorAll(`[data-chart-value="${CSS.escape(this.id)}"]`)) key.textContent = this.#format(all[key.dataset.index]);
+    for (const key of document.querySelectorAll(`[data-chart-time="${CSS.escape(this.id)}"]`)) key.textContent = time == null ? "" : clock(time, true);
   }
   #resize() {
     if (this.#plot && this.clientWidth) this.#plot.setSize({ width: this.clientWidth, height: 160 });
@@ -104,11 +81,11 @@ class Chart extends HTMLElement {
       cursor: { sync: { key: "metaq" }, y: false, drag: { x: false, y: false } },
       legend: { show: false },
       scales: { x: { time: true, range: (plot, first, last) => this.#span(plot, first, last) }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, LEAST[this.dataset.unit] ?? 1)] } },
-      axes: [{ ...axis, size: 22, values: (_, ticks) => ticks.map((tick) => clock(tick, ticks[1] - ticks[0] < 60)) }, { ...axis, size: 58, space: 40, ...(this.dataset.unit === "ms" ? { incrs: MS_STEPS } : {}), values: (_, ticks) => ticks.map((tick) => this.#format(tick)) }],
+      axes: [{ ...axis, size: 22, space: 64, values: (_, ticks) => ticks.map((tick) => clock(tick, ticks[1] - ticks[0] < 60)) }, { ...axis, size: 66, space: 24, ...(this.dataset.unit === "ms" ? { incrs: MS_STEPS } : {}), values: (_, ticks) => ticks.map((tick) => this.#tick(tick)) }],
       series: [{}, ...this.#chart().series.map((one, index) => ({ label: one.label, ...line(colour(index ? "--second" : "--accent")) }))],
-      hooks: { setCursor: [(plot) => this.#showCursor(plot)] },
+      hooks: { setCursor: [() => this.#showValues()] },
     }, this.#data(), this);
-    this.#showLast();
+    this.#showValues();
   };
 }
 customElements.define("metaq-chart", Chart);

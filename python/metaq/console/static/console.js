@@ -2,6 +2,8 @@
 import "./chart.js";
 import "./json-view.js";
 import "./live-tail.js";
+import { followRequests } from "./loading.js";
+import { span } from "./units.js";
 
 const body = document.body;
 const base = document.documentElement.dataset.base;
@@ -29,9 +31,9 @@ function showLive() {
   if (lost) liveText.textContent = body.dataset.lost;
   else if (isConnected) {
     const age = Math.max(0, Math.round((Date.now() - lastTick) / 1000));
-    const ago = lastTick ? body.dataset.ago.replace("#", `${age} s`) : "";
+    const ago = lastTick ? body.dataset.ago.replace("#", span(age * 1000)) : "";
     // Screen readers announce each change of the text, so it changes only if the figures are old.
-    liveText.textContent = lastTick && age >= OLD_S ? body.dataset.ago.replace("#", `${age - (age % 10)} s`) : body.dataset.live;
+    liveText.textContent = lastTick && age >= OLD_S ? body.dataset.ago.replace("#", span((age - (age % 10)) * 1000)) : body.dataset.live;
     dot.parentElement.title = ago;
   }
 }
@@ -76,13 +78,24 @@ body.addEventListener("htmx:after:swap", (event) => {
     openDrawer();
   }
   if (target?.id === "dialog-body") {
-    byId("palette").close();
-    if (!dialog.open) dialog.showModal();
+    openDialog();
     dialog.querySelector("input:not([type=hidden]), select, textarea, button")?.focus();
   }
   showFavourites();
   showLive();
 });
+
+function openDialog() {
+  byId("palette").close();
+  if (!dialog.open) dialog.showModal();
+}
+if (drawer) {
+  followRequests((target) => (target === drawer ? openDrawer() : openDialog()), (target) => {
+    if (target === drawer) closeDrawer();
+    else dialog.close();
+    say(body.dataset.lost);
+  });
+}
 
 function say(text) {
   const toast = byId("toast");
@@ -133,6 +146,15 @@ document.addEventListener("click", (event) => {
 // A preview shows the fields as they were: when one changes, it goes.
 document.addEventListener("input", (event) => {
   if (event.target.closest("#action-form")) byId("action-effect")?.replaceChildren();
+});
+
+// A usual time range, up to now.
+document.addEventListener("click", (event) => {
+  const { form, dataset } = event.target.closest("[data-span]") ?? {};
+  if (!form) return;
+  form.elements.from.value = dataset.span;
+  form.elements.to.value = "";
+  form.requestSubmit();
 });
 
 // A field beside a choice, such as the time of a reset, makes that choice.

@@ -1,4 +1,5 @@
-// <json-view data-json='…'>: a tree that folds. Everything goes through textContent, so a body is never HTML.
+// <json-view data-json='…' data-shown="{shown} of {total} shown" data-show-all="Show all">: a tree that folds. Everything goes through textContent, so a body is never HTML.
+const ENTRIES_FIRST = 1000;
 class Exact {
   constructor(source) { this.source = source; }
 }
@@ -26,11 +27,26 @@ class JsonView extends HTMLElement {
     const entries = Array.isArray(value) ? value.map((one, index) => [index, one]) : Object.entries(value);
     line.append(this.#text("faint", Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`));
     box.append(line);
-    const fill = () => { if (box.childElementCount === 1) box.append(...entries.slice(0, 1000).map(([name, one]) => this.#node(name, one, depth + 1))); };
+    const fill = () => { if (box.childElementCount === 1) this.#fill(box, entries, depth + 1); };
     box.open = depth < 3;
     if (box.open) fill();
     box.addEventListener("toggle", () => { if (box.open) fill(); });
     return box;
+  }
+  #fill(box, entries, depth) {
+    const nodes = (some) => some.map(([name, one]) => this.#node(name, one, depth));
+    box.append(...nodes(entries.slice(0, ENTRIES_FIRST)));
+    if (entries.length <= ENTRIES_FIRST) return;
+    const rest = document.createElement("p");
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "button";
+    button.textContent = this.dataset.showAll;
+    button.addEventListener("click", () => rest.replaceWith(...nodes(entries.slice(ENTRIES_FIRST))));
+    const shown = this.dataset.shown.replace("{shown}", ENTRIES_FIRST.toLocaleString("en")).replace("{total}", entries.length.toLocaleString("en"));
+    rest.className = "json-rest";
+    rest.append(this.#text("soft", shown), button);
+    box.append(rest);
   }
   #text(name, text) {
     const part = document.createElement("span");
