@@ -26,10 +26,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metaq]:
-    """Name server, broker and console, which polls every second."""
+    """Name server, broker and console, which polls twice a second."""
     started = Metaq.serve(
         tmp_path_factory.mktemp("browser"),
-        *("--set", "console=true", "--console-port", "0", "--set", "console_poll_interval_s=1"),
+        *("--set", "console=true", "--console-port", "0", "--set", "console_poll_interval_s=0.5"),
         # Producers are asked about their transactions soon and often.
         *("--set", "transaction_timeout_ms=500", "--set", "transaction_check_interval_s=1"),
         *("--set", "transaction_check_max=1000"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
@@ -219,6 +220,15 @@ def test_language_and_colours_are_remembered(page: Page) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_the_first_page_already_has_the_times_of_the_reader(open_page: Callable[..., Page]) -> None:
+    page = open_page(timezone_id="Asia/Shanghai")
+    page.goto("/topics/frame-orders")
+    shown = page.locator("tbody time").first
+    stored = datetime.fromisoformat(shown.get_attribute("datetime") or "")
+    in_shanghai = (stored + timedelta(hours=8)).strftime("%Y-%m-%d %H:%M")
+    expect(shown).to_have_attribute("title", re.compile(in_shanghai))
 
 
 def test_a_page_shows_new_messages_without_a_reload(page: Page, client: metaq.Client) -> None:

@@ -180,7 +180,7 @@ def test_a_viewer_neither_recalls_nor_decides(
 
 
 @pytest.fixture(scope="module")
-def reports(admin: Admin) -> dict[str, PipelineReport]:
+def reports(admin: Admin, topics: None) -> dict[str, PipelineReport]:
     """One run of each state. The silent one promised a report each second, and sends no other."""
     first = PipelineReport(
         name="waiting-lake",

@@ -4,13 +4,11 @@ import "./json-view.js";
 import "./live-tail.js";
 import { followRequests } from "./loading.js";
 import { span } from "./units.js";
+import "./zone.js";
 
 const body = document.body;
 const base = document.documentElement.dataset.base;
 const byId = (id) => document.getElementById(id);
-
-// The server renders times in the reader's zone.
-document.cookie = `metaq-utc-offset=${-new Date().getTimezoneOffset()}; path=${base || "/"}; samesite=lax; max-age=31536000`;
 
 // Live state: a tick says that the cluster was polled. Without one for a while, everything on the page is old.
 const OLD_S = 30;
