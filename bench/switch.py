@@ -20,7 +20,7 @@ from metaq import MetaqError, aio
 from metaq.admin.brokers.broker_groups import BrokerGroups
 from metaq.cli.reading.connection import broker_groups
 from metaq.dev.plan import CLUSTER
-from metaq.protocol.replication import GroupStatus
+from metaq.protocol.commands.replication import GroupStatus
 from tests.support.dev_cluster import DevCluster
 
 GROUP = "broker-a"

@@ -16,7 +16,7 @@ import metaq
 from metaq.admin import Admin
 from metaq.admin.calls import Calls
 from metaq.client.compression import COMPRESSED
-from metaq.protocol.messages import SendMessageV2
+from metaq.protocol.commands.messages import SendMessageV2
 from tests.support.browser import PHONE, Complaints, check_accessible, fits_width
 from tests.support.metaq import Metaq
 from tests.support.waiting import wait_until

@@ -25,7 +25,7 @@ from metaq.console.listener import address_of_socket, bind
 from metaq.console.place import Place
 from metaq.console.settings import ConsoleSettings
 from metaq.console.web_server import WebServer
-from metaq.protocol.figures import PAGE_MAX
+from metaq.protocol.commands.figures import PAGE_MAX
 from tests.support.browser import Complaints, SignedIn, sign_in
 from tests.support.counted_requests import count_requests
 from tests.support.many_topics import GROUPS, TOPICS, group, topic, write_files

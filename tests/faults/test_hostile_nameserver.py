@@ -19,8 +19,8 @@ from metaq.protocol.bodies import (
     TopicConfigTable,
     TopicRouteData,
 )
-from metaq.protocol.cluster import RegisterBroker
-from metaq.protocol.routes import (
+from metaq.protocol.commands.cluster import RegisterBroker
+from metaq.protocol.commands.routes import (
     GetAllTopicListFromNameServer,
     GetRouteInfoByTopic,
     PutKeyValue,

@@ -13,7 +13,6 @@ import pytest
 from metaq._core import Clock, Frame, decode_records
 from metaq.broker import Broker
 from metaq.broker.state.stats import TOPIC_PUT
-from metaq.protocol.admin import ViewBrokerStatsData
 from metaq.protocol.bodies import (
     BrokerStatsData,
     ConsumeMessageDirectlyResult,
@@ -25,17 +24,16 @@ from metaq.protocol.bodies import (
     KVTable,
     ProducerTable,
 )
-from metaq.protocol.clients import (
+from metaq.protocol.commands.admin import ViewBrokerStatsData
+from metaq.protocol.commands.clients import (
     ConsumeMessageDirectly,
     GetAllProducerInfo,
     GetConsumerRunningInfo,
     GetConsumerStatus,
 )
-from metaq.protocol.dispatch import Response
-from metaq.protocol.groups import UpdateAndGetGroupForbidden
-from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.messages import QueryConsumeQueue, SendReplyMessageV2, Sent
-from metaq.protocol.offsets import (
+from metaq.protocol.commands.groups import UpdateAndGetGroupForbidden
+from metaq.protocol.commands.messages import QueryConsumeQueue, SendReplyMessageV2, Sent
+from metaq.protocol.commands.offsets import (
     CloneGroupOffset,
     GetConsumeStats,
     QueryConsumerOffset,
@@ -44,7 +42,9 @@ from metaq.protocol.offsets import (
     ResetConsumerOffset,
     UpdateConsumerOffset,
 )
-from metaq.protocol.topics import CleanUnusedTopic
+from metaq.protocol.commands.topics import CleanUnusedTopic
+from metaq.protocol.dispatch import Response
+from metaq.protocol.java_json import MessageQueue
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.patient import Connection
 from tests.support.waiting import run, until
@@ -355,7 +355,7 @@ def test_figures_of_a_running_broker(tmp_path: Path) -> None:
         await client.heartbeat("", producers=("p",))
         table = ProducerTable.decode((await client.connection.call(GetAllProducerInfo())).check().body)
         assert [producer.client_id for producer in table.data["p"]] == ["client"]
-        from metaq.protocol.admin import GetBrokerHaStatus, GetBrokerRuntimeInfo
+        from metaq.protocol.commands.admin import GetBrokerHaStatus, GetBrokerRuntimeInfo
 
         ha = HaStatus.decode((await client.connection.call(GetBrokerHaStatus())).check().body)
         assert ha.master and ha.master_commit_log_max_offset > 0 and ha.ha_connection_info == []

@@ -13,16 +13,16 @@ from metaq.protocol.bodies import (
     LockBatchResponseBody,
     SubscriptionGroupConfig,
 )
-from metaq.protocol.clients import (
+from metaq.protocol.commands.clients import (
     GetConsumerListByGroup,
     LockBatchQueues,
     UnlockBatchQueues,
     UnregisterClient,
 )
+from metaq.protocol.commands.groups import UpdateAndCreateSubscriptionGroup
+from metaq.protocol.commands.topics import UpdateAndCreateTopic
 from metaq.protocol.errors import Refused
-from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
 from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.topics import UpdateAndCreateTopic
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.waiting import run, until
 

@@ -12,8 +12,8 @@ from types import FrameType
 import pytest
 
 from metaq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from metaq.protocol.clients import HeartBeat
-from metaq.protocol.messages import PullMessage
+from metaq.protocol.commands.clients import HeartBeat
+from metaq.protocol.commands.messages import PullMessage
 from tests.support.broker_cluster import (
     Client,
     broker_options,

@@ -12,8 +12,8 @@ from metaq._core import Clock, Frame, Record, decode_records
 from metaq.broker import Broker
 from metaq.client.message import Outgoing, encode_batch
 from metaq.protocol import names
-from metaq.protocol.messages import SendMessageV2, Sent
-from metaq.protocol.offsets import GetMaxOffset
+from metaq.protocol.commands.messages import SendMessageV2, Sent
+from metaq.protocol.commands.offsets import GetMaxOffset
 from metaq.protocol.reply import Reply
 from tests.integration.test_broker_transactions import (
     COMMIT,

@@ -11,15 +11,15 @@ from pathlib import Path
 from metaq._core import Frame
 from metaq.broker import Broker
 from metaq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from metaq.protocol.clients import (
+from metaq.protocol.command import Command
+from metaq.protocol.commands.clients import (
     GetConsumerListByGroup,
     GetConsumerRunningInfo,
     GetConsumerStatus,
     HeartBeat,
 )
-from metaq.protocol.command import Command
-from metaq.protocol.messages import PullMessage, SendReplyMessageV2
-from metaq.protocol.topics import GetTopicConfig, UpdateAndCreateTopic
+from metaq.protocol.commands.messages import PullMessage, SendReplyMessageV2
+from metaq.protocol.commands.topics import GetTopicConfig, UpdateAndCreateTopic
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.patient import Connection
 from tests.support.waiting import run, until

@@ -12,13 +12,11 @@ import pytest
 from metaq._core import Clock, StoreFailure, decode_records
 from metaq.broker import Broker
 from metaq.metadata import MetadataDamaged
-from metaq.protocol.admin import GetBrokerRuntimeInfo, UpdateBrokerConfig
 from metaq.protocol.bodies import ConsumerOffsets, ConsumeStats, KVTable, TopicConfigTable, TopicStatsTable
-from metaq.protocol.errors import Refused
-from metaq.protocol.groups import DeleteSubscriptionGroup
-from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.messages import QueryMessage, ViewMessageById
-from metaq.protocol.offsets import (
+from metaq.protocol.commands.admin import GetBrokerRuntimeInfo, UpdateBrokerConfig
+from metaq.protocol.commands.groups import DeleteSubscriptionGroup
+from metaq.protocol.commands.messages import QueryMessage, ViewMessageById
+from metaq.protocol.commands.offsets import (
     GetAllConsumerOffset,
     GetConsumeStats,
     GetEarliestMessageStoreTime,
@@ -27,12 +25,14 @@ from metaq.protocol.offsets import (
     StoreTime,
     UpdateConsumerOffset,
 )
-from metaq.protocol.topics import (
+from metaq.protocol.commands.topics import (
     DeleteTopicInBroker,
     GetAllTopicConfig,
     GetTopicStatsInfo,
     UpdateAndCreateTopic,
 )
+from metaq.protocol.errors import Refused
+from metaq.protocol.java_json import MessageQueue
 from tests.support.broker_cluster import broker_options, connected, started_broker, started_nameserver
 from tests.support.waiting import run, until
 

@@ -15,12 +15,12 @@ from metaq.broker import Broker
 from metaq.broker.background import name_server_link, registration, registration_body
 from metaq.nameserver import NameServer
 from metaq.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicRouteData
-from metaq.protocol.cluster import RegisterBroker
 from metaq.protocol.command import Command
+from metaq.protocol.commands.cluster import RegisterBroker
+from metaq.protocol.commands.routes import GetRouteInfoByTopic, RegisterTopicInNameServer
+from metaq.protocol.commands.topics import DeleteTopicInBroker, UpdateAndCreateTopic
 from metaq.protocol.dispatch import Request
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.routes import GetRouteInfoByTopic, RegisterTopicInNameServer
-from metaq.protocol.topics import DeleteTopicInBroker, UpdateAndCreateTopic
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker, started_nameserver
 from tests.support.processes import free_port
 from tests.support.waiting import run, until

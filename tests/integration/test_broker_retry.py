@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from metaq._core import Clock, Record
+from metaq.protocol.commands.messages import ConsumerSendMsgBack, SendMessageV2, ViewMessageById
 from metaq.protocol.errors import Refused
-from metaq.protocol.messages import ConsumerSendMsgBack, SendMessageV2, ViewMessageById
 from metaq.settings import DELAY_LEVELS_MS
 from metaq.testing import AsyncLocalMetaq
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker

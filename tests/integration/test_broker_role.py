@@ -14,10 +14,10 @@ from metaq._core import Clock
 from metaq.broker import Broker
 from metaq.metadata import MetadataDamaged
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody, TopicConfig
-from metaq.protocol.clients import HeartBeat, LockBatchQueues
+from metaq.protocol.commands.clients import HeartBeat, LockBatchQueues
+from metaq.protocol.commands.messages import EndTransaction, PullMessage, SendMessageV2, Sent
+from metaq.protocol.commands.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
 from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.messages import EndTransaction, PullMessage, SendMessageV2, Sent
-from metaq.protocol.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
 from tests.support.broker_cluster import (
     SUSPEND,
     Client,

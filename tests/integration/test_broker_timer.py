@@ -13,8 +13,7 @@ import pytest
 
 from metaq._core import Clock, Record, decode_records
 from metaq.broker import Broker
-from metaq.protocol.errors import Refused
-from metaq.protocol.messages import (
+from metaq.protocol.commands.messages import (
     EndTransaction,
     Recalled,
     RecallMessage,
@@ -22,6 +21,7 @@ from metaq.protocol.messages import (
     SendMessageV2,
     Sent,
 )
+from metaq.protocol.errors import Refused
 from metaq.protocol.names import TIMER_TOPIC
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.waiting import run, until

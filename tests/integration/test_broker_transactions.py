@@ -14,14 +14,14 @@ from metaq._core import Clock, Frame, Record, decode_records
 from metaq.broker import Broker
 from metaq.journal.journal import Journal
 from metaq.protocol import names
-from metaq.protocol.messages import (
+from metaq.protocol.commands.messages import (
     EndTransaction,
     ResumeCheckHalfMessage,
     SendBatchMessage,
     SendMessageV2,
     Sent,
 )
-from metaq.protocol.offsets import GetMaxOffset
+from metaq.protocol.commands.offsets import GetMaxOffset
 from metaq.protocol.reply import Reply
 from tests.support.broker_cluster import Client, broker_options, connected, copy_living_store, started_broker
 from tests.support.waiting import run, until

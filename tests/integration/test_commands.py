@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 from metaq.cli import app
 from metaq.errors import MetaqError
 from metaq.protocol.command import Command
+from metaq.protocol.commands.routes import GetKeyValue, PutKeyValue, ValueOfKey
 from metaq.protocol.reply import Reply
-from metaq.protocol.routes import GetKeyValue, PutKeyValue, ValueOfKey
 from tests.support.metaq import COMMAND, Metaq, run
 from tests.support.patient import Connection
 

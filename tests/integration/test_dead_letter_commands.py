@@ -14,7 +14,7 @@ import pytest
 from metaq._core import Record
 from metaq.admin import READ, WRITE, Admin
 from metaq.errors import MetaqError, explained
-from metaq.protocol.messages import ConsumerSendMsgBack
+from metaq.protocol.commands.messages import ConsumerSendMsgBack
 from tests.support.broker_cluster import connected
 from tests.support.invoking import CommandLine
 from tests.support.metaq import Metaq

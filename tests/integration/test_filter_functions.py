@@ -18,9 +18,9 @@ from metaq.broker.functions import WorkerSettings, describe_functions
 from metaq.broker.functions.pool import Pool
 from metaq.errors import ConfigError
 from metaq.filters.exchange import Ask
-from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import SubscriptionGroupConfig
-from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
+from metaq.protocol.commands.admin import GetBrokerRuntimeInfo
+from metaq.protocol.commands.groups import UpdateAndCreateSubscriptionGroup
 from metaq.protocol.reply import Reply
 from metaq.settings import MIB
 from tests.integration.test_sql92 import bodies, check, next_offset, pull, send_colors, sql, subscribe

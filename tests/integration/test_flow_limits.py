@@ -11,12 +11,12 @@ import pytest
 import metaq
 from metaq._core import Clock
 from metaq.broker import Broker
-from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import KVTable, SubscriptionGroupConfig
+from metaq.protocol.commands.admin import GetBrokerRuntimeInfo
+from metaq.protocol.commands.groups import UpdateAndCreateSubscriptionGroup
+from metaq.protocol.commands.messages import Sent
+from metaq.protocol.commands.topics import UpdateAndCreateTopic
 from metaq.protocol.errors import Refused
-from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
-from metaq.protocol.messages import Sent
-from metaq.protocol.topics import UpdateAndCreateTopic
 from tests.integration.test_commands import document
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.metaq import Metaq

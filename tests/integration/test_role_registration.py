@@ -17,8 +17,8 @@ from metaq.broker.state.apache_files import open_journal
 from metaq.broker.state.topics import Topics
 from metaq.nameserver import NameServer
 from metaq.protocol.bodies import READ, WRITE, BrokerMemberGroupBody, TopicRouteData
-from metaq.protocol.cluster import GetBrokerMemberGroup, UnregisterBroker
-from metaq.protocol.routes import GetRouteInfoByTopic
+from metaq.protocol.commands.cluster import GetBrokerMemberGroup, UnregisterBroker
+from metaq.protocol.commands.routes import GetRouteInfoByTopic
 from metaq.settings import ServerSettings
 from tests.support import apache
 from tests.support.broker_cluster import Client, broker_options, connected, started_nameserver

@@ -11,7 +11,7 @@ import pytest
 
 from metaq.admin import Admin
 from metaq.errors import MetaqError
-from metaq.protocol.routes import GetNameServerConfig, UpdateNameServerConfig
+from metaq.protocol.commands.routes import GetNameServerConfig, UpdateNameServerConfig
 from tests.support.metaq import READY, Metaq, run
 from tests.support.patient import Connection
 from tests.support.waiting import wait_until

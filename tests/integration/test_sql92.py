@@ -11,8 +11,8 @@ import pytest
 from metaq._core import Clock, Frame, decode_records, encode_frame
 from metaq.broker.background.subscription_inquiry import RunningSubscriptions
 from metaq.protocol.bodies import CheckClientRequestBody, ConsumerData, HeartbeatData, SubscriptionData
-from metaq.protocol.clients import CheckClientConfig, HeartBeat
-from metaq.protocol.messages import Pulled, PullMessage
+from metaq.protocol.commands.clients import CheckClientConfig, HeartBeat
+from metaq.protocol.commands.messages import Pulled, PullMessage
 from metaq.protocol.reply import Reply
 from tests.support.broker_cluster import (
     SUBSCRIPTION,

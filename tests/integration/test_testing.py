@@ -14,11 +14,11 @@ import metaq
 from metaq.broker.state.locks import LEASE_MS
 from metaq.errors import ConfigError
 from metaq.protocol.bodies import ConsumerList, LockBatchRequestBody, LockBatchResponseBody, TopicRouteData
-from metaq.protocol.clients import GetConsumerListByGroup, LockBatchQueues
+from metaq.protocol.commands.clients import GetConsumerListByGroup, LockBatchQueues
+from metaq.protocol.commands.messages import ConsumerSendMsgBack, EndTransaction, SendMessageV2, Sent
+from metaq.protocol.commands.routes import GetRouteInfoByTopic
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.messages import ConsumerSendMsgBack, EndTransaction, SendMessageV2, Sent
-from metaq.protocol.routes import GetRouteInfoByTopic
 from metaq.settings import DELAY_LEVELS_MS
 from metaq.testing import AsyncLocalMetaq, LocalMetaq
 from tests.support.broker_cluster import Client, connected

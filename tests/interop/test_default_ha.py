@@ -17,15 +17,15 @@ from metaq.broker.state.apache_files import open_journal
 from metaq.broker.state.offsets import OFFSETS, decode_offsets, offsets_in
 from metaq.errors import CommandError
 from metaq.journal.journal import Journal
-from metaq.protocol.admin import GetBrokerHaStatus, UpdateBrokerConfig
 from metaq.protocol.bodies import HaStatus, TopicConfigTable
-from metaq.protocol.offsets import (
+from metaq.protocol.commands.admin import GetBrokerHaStatus, UpdateBrokerConfig
+from metaq.protocol.commands.offsets import (
     GetAllConsumerOffset,
     GetMaxOffset,
     QueueOffset,
     UpdateConsumerOffset,
 )
-from metaq.protocol.topics import GetAllTopicConfig
+from metaq.protocol.commands.topics import GetAllTopicConfig
 from metaq.settings import MIB, StoreSettings
 from tests.interop.clients import Clients, bodies, wait_for_bodies
 from tests.interop.driver import Driver

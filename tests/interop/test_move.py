@@ -13,7 +13,7 @@ import pytest
 import metaq
 from metaq.broker.background import registration_body
 from metaq.protocol.bodies import TopicRouteData
-from metaq.protocol.routes import GetRouteInfoByTopic
+from metaq.protocol.commands.routes import GetRouteInfoByTopic
 from tests.support import apache
 from tests.support.broker_cluster import broker_options, connected, started_broker
 from tests.support.metaq import Metaq, run

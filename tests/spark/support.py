@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import metaq
-from metaq.protocol.messages import SendMessageV2
-from metaq.protocol.topics import DeleteTopicInBroker, UpdateAndCreateTopic
+from metaq.protocol.commands.messages import SendMessageV2
+from metaq.protocol.commands.topics import DeleteTopicInBroker, UpdateAndCreateTopic
 from tests.support import spark_home
 from tests.support.clients import create_topic
 from tests.support.metaq import Metaq

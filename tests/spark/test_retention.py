@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from metaq.protocol.admin import TriggerDeleteFiles
+from metaq.protocol.commands.admin import TriggerDeleteFiles
 from metaq.spark.errors import DataLost
 from metaq.spark.source.batch import BatchReader
 from metaq.spark.source.options import source_options

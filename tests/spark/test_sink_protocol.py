@@ -16,8 +16,8 @@ from metaq.admin import Admin
 from metaq.client.producer.row_sender import HalfBatch
 from metaq.client.sync import Client
 from metaq.errors import NoRoute
-from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import KVTable
+from metaq.protocol.commands.admin import GetBrokerRuntimeInfo
 from metaq.spark.errors import OptionError
 from metaq.spark.sink import exactly_once, half_ends
 from metaq.spark.sink.batch import write_rows

@@ -12,9 +12,9 @@ from metaq._core import Clock, Frame, Record, decode_records
 from metaq.broker import Broker, BrokerOptions
 from metaq.nameserver import NameServer
 from metaq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from metaq.protocol.clients import HeartBeat
-from metaq.protocol.messages import Pulled, PullMessage, SendMessageV2, Sent
-from metaq.protocol.offsets import GetMaxOffset, QueueOffset
+from metaq.protocol.commands.clients import HeartBeat
+from metaq.protocol.commands.messages import Pulled, PullMessage, SendMessageV2, Sent
+from metaq.protocol.commands.offsets import GetMaxOffset, QueueOffset
 from metaq.protocol.reply import Reply
 from metaq.settings import MIB, BrokerSettings, ServerSettings, StoreSettings
 from tests.support.patient import Connection

@@ -10,8 +10,8 @@ from typing import Any
 
 import metaq
 import metaq.aio
-from metaq.protocol.messages import SendMessageV2, Sent
-from metaq.protocol.topics import UpdateAndCreateTopic
+from metaq.protocol.commands.messages import SendMessageV2, Sent
+from metaq.protocol.commands.topics import UpdateAndCreateTopic
 from tests.support.patient import Connection
 
 FACES = ("sync", "aio")

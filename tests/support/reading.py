@@ -10,7 +10,7 @@ from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.messages import Pulled, PullMessage
+from metaq.protocol.commands.messages import Pulled, PullMessage
 from tests.support.waiting import wait_until
 
 GROUP = "TOOLS_CONSUMER"

@@ -10,13 +10,21 @@ from dataclasses import dataclass, field
 import pytest
 
 from metaq._core import Closed, Frame, Listener, encode_frame
-from metaq.protocol.clients import GetConsumerListByGroup, GetConsumerRunningInfo, NotifyConsumerIdsChanged
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.clients import (
+    GetConsumerListByGroup,
+    GetConsumerRunningInfo,
+    NotifyConsumerIdsChanged,
+)
+from metaq.protocol.commands.offsets import QueueOffset
+from metaq.protocol.commands.routes import (
+    GetAllTopicListFromNameServer,
+    GetRouteInfoByTopic,
+    GetTopicsByCluster,
+)
 from metaq.protocol.dispatch import Handlers, Request, Response, Unavailable, handles
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.pump import Pump
-from metaq.protocol.offsets import QueueOffset
-from metaq.protocol.routes import GetAllTopicListFromNameServer, GetRouteInfoByTopic, GetTopicsByCluster
 from metaq.remoting import Connection, Connections, split_address
 from metaq.settings import ServerSettings
 from tests.support.waiting import run, until

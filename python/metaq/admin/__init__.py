@@ -23,6 +23,7 @@ test pins it. Users read docs/admin-client.md.
 """
 
 from metaq.admin import aio
+from metaq.admin.health.results import BrokerHealth, Finding, Health
 from metaq.admin.limits import Rate
 from metaq.admin.messages.letter_pages import DeadLetterPage
 from metaq.admin.pipelines.reports import PipelineReport, PipelineReports
@@ -33,20 +34,17 @@ from metaq.admin.results import (
     BrokerConfiguration,
     BrokerFailure,
     BrokerFigures,
-    BrokerHealth,
     Cluster,
     ConnectedClient,
     ConnectedClients,
     DeadLetter,
     DeadLetterCount,
-    Finding,
     Group,
     GroupFigures,
     GroupName,
     GroupOverview,
     Groups,
     GroupSettings,
-    Health,
     Limits,
     Member,
     Members,

@@ -16,11 +16,11 @@ from metaq.errors import ClientClosed, MetaqError, NoRoute, UsageError
 from metaq.protocol.bodies import ClusterInfo
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
+from metaq.protocol.commands.messages import MeasureQueue
+from metaq.protocol.commands.routes import GetBrokerClusterInfo
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.messages import MeasureQueue
 from metaq.protocol.names import MASTER_ID
 from metaq.protocol.reply import Reply
-from metaq.protocol.routes import GetBrokerClusterInfo
 from metaq.remoting import Connections, split_addresses
 from metaq.retry import retry
 

@@ -16,9 +16,8 @@ from metaq.errors import MetaqError, UsageError
 from metaq.protocol.bodies import ConsumeQueueLines
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
-from metaq.protocol.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured
-from metaq.protocol.names import MASTER_ID
-from metaq.protocol.offsets import (
+from metaq.protocol.commands.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured
+from metaq.protocol.commands.offsets import (
     PREVIOUSLY_RESET,
     GetMaxOffset,
     GetMinOffset,
@@ -27,6 +26,7 @@ from metaq.protocol.offsets import (
     SearchOffsetByTimestamp,
     UpdateConsumerOffset,
 )
+from metaq.protocol.names import MASTER_ID
 from metaq.protocol.reply import Reply
 
 _T = TypeVar("_T")

@@ -13,6 +13,7 @@ from metaq.admin import aio, offsets, topics
 from metaq.admin.brokers import servers
 from metaq.admin.groups.sync import ConsumerGroups
 from metaq.admin.health import checks
+from metaq.admin.health.results import Health
 from metaq.admin.limits import Rate
 from metaq.admin.messages.sync import DeadLetters, Messages
 from metaq.admin.pipelines.sync import Pipelines
@@ -24,7 +25,6 @@ from metaq.admin.results import (
     ClientKind,
     Cluster,
     ConnectedClients,
-    Health,
     Limits,
     QueuePart,
     Switched,
@@ -43,8 +43,8 @@ from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
 from metaq.credentials import Credentials
 from metaq.protocol.bodies import READ, WRITE
+from metaq.protocol.commands.replication import GroupStatus
 from metaq.protocol.names import TRACE_TOPIC
-from metaq.protocol.replication import GroupStatus
 
 
 class Topics:

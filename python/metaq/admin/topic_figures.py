@@ -9,7 +9,6 @@ from typing import Final
 from metaq.admin.calls import UNKNOWN_REQUEST, Calls, in_parallel
 from metaq.admin.kinds import topic_kind, topics_of_brokers
 from metaq.admin.results import TopicFigures, TopicKind, TopicName, TopicOverview
-from metaq.protocol.admin import ViewBrokerStatsData
 from metaq.protocol.bodies import (
     BrokerStatsData,
     GroupList,
@@ -19,10 +18,11 @@ from metaq.protocol.bodies import (
     TopicStatsTable,
 )
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.figures import PAGE_MAX, GetTopicFigures, TopicLine, TopicLines
-from metaq.protocol.groups import QueryTopicConsumeByWho
-from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
-from metaq.protocol.topics import GetAllTopicConfig, GetTopicConfig, GetTopicStatsInfo, TopicPage
+from metaq.protocol.commands.admin import ViewBrokerStatsData
+from metaq.protocol.commands.figures import PAGE_MAX, GetTopicFigures, TopicLine, TopicLines
+from metaq.protocol.commands.groups import QueryTopicConsumeByWho
+from metaq.protocol.commands.offsets import GetEarliestMessageStoreTime, StoreTime
+from metaq.protocol.commands.topics import GetAllTopicConfig, GetTopicConfig, GetTopicStatsInfo, TopicPage
 
 PAGES_MAX: Final = 1_000
 JOINED_AT_ONCE: Final = 500

@@ -27,9 +27,13 @@ from metaq.errors import AlreadyExists, NoRoute, NotSupported, UsageError
 from metaq.protocol import names
 from metaq.protocol.bodies import READ, WRITE, GroupList, TopicConfig, TopicList, TopicStatsTable
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.groups import QueryTopicConsumeByWho
-from metaq.protocol.routes import DeleteTopicInNameServer, GetAllTopicListFromNameServer, GetTopicsByCluster
-from metaq.protocol.topics import (
+from metaq.protocol.commands.groups import QueryTopicConsumeByWho
+from metaq.protocol.commands.routes import (
+    DeleteTopicInNameServer,
+    GetAllTopicListFromNameServer,
+    GetTopicsByCluster,
+)
+from metaq.protocol.commands.topics import (
     DeleteTopicInBroker,
     GetTopicConfig,
     GetTopicStatsInfo,

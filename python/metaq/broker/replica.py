@@ -18,9 +18,9 @@ from metaq.broker.requests.operator_gate import OperatorGate
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
 from metaq.journal.journal import Entry
-from metaq.protocol import admin, clients, groups, health, messages, offsets, replication, topics
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
+from metaq.protocol.commands import admin, clients, groups, health, messages, offsets, replication, topics
 from metaq.protocol.dispatch import Handlers, Request
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.process_options import ProcessOptions

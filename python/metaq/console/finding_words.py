@@ -6,7 +6,7 @@ kind, which the fields of the finding complete.
 
 from __future__ import annotations
 
-from metaq.admin.results import Finding
+from metaq.admin.health.results import Finding
 from metaq.console import figures
 from metaq.console.words import Language, catalog, word
 

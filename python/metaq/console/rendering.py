@@ -17,7 +17,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from metaq.admin.results import Finding
+from metaq.admin.health.results import Finding
 from metaq.console import figures
 from metaq.console.console import Console, console_of
 from metaq.console.finding_words import finding_sentence, finding_title

@@ -12,9 +12,9 @@ from metaq.dev.plan import CLUSTER, Plan
 from metaq.errors import MetaqError
 from metaq.ha.register import Register, RegisterUnavailable
 from metaq.protocol.bodies import ClusterInfo
+from metaq.protocol.commands.replication import GroupStatus
+from metaq.protocol.commands.routes import GetBrokerClusterInfo
 from metaq.protocol.names import MASTER_ID
-from metaq.protocol.replication import GroupStatus
-from metaq.protocol.routes import GetBrokerClusterInfo
 
 POLL_S: Final = 0.2
 _ASK_TIMEOUT_S: Final = 2.0

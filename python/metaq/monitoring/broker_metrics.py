@@ -15,7 +15,7 @@ from metaq.broker.state.clients import Clients, Member
 from metaq.monitoring.readiness import Check, check_broker
 from metaq.monitoring.text import Page
 from metaq.protocol import names
-from metaq.protocol.replication import GroupStatus
+from metaq.protocol.commands.replication import GroupStatus
 
 if TYPE_CHECKING:
     from metaq.broker import Broker

@@ -19,15 +19,15 @@ from metaq.journal import FileJournal
 from metaq.metadata import MetadataFile
 from metaq.protocol.bodies import Body, KVTable, always
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Request, Response, handles
-from metaq.protocol.errors import ProtocolError, Refused
-from metaq.protocol.routes import (
+from metaq.protocol.commands.routes import (
     DeleteKeyValue,
     GetKeyValue,
     GetKeyValuesByNamespace,
     PutKeyValue,
     ValueOfKey,
 )
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import ProtocolError, Refused
 from metaq.settings import NameServerSettings
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"

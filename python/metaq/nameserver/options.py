@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.routes import GetNameServerConfig, UpdateNameServerConfig
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused
 from metaq.protocol.handling.process_options import NAMES as PROCESS_OPTIONS
 from metaq.protocol.handling.process_options import ProcessOptions
-from metaq.protocol.routes import GetNameServerConfig, UpdateNameServerConfig
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 

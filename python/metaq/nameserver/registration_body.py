@@ -20,7 +20,7 @@ from typing import Final
 
 from metaq.nameserver.large_json import LargeTable
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
-from metaq.protocol.cluster import RegisterBroker
+from metaq.protocol.commands.cluster import RegisterBroker
 from metaq.protocol.errors import ProtocolError
 from metaq.protocol.handling.peer_log import peer_log
 

@@ -22,7 +22,8 @@ from metaq.protocol.bodies import (
     TopicList,
     TopicRouteData,
 )
-from metaq.protocol.cluster import (
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.cluster import (
     BrokerHeartbeat,
     BrokerRegistered,
     DataVersionCompared,
@@ -31,10 +32,7 @@ from metaq.protocol.cluster import (
     RegisterBroker,
     UnregisterBroker,
 )
-from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
-from metaq.protocol.errors import ProtocolError, Refused
-from metaq.protocol.routes import (
+from metaq.protocol.commands.routes import (
     AddWritePermissionOfBroker,
     DeleteTopicInNameServer,
     GetAllTopicListFromNameServer,
@@ -50,6 +48,8 @@ from metaq.protocol.routes import (
     WritePermissionsAdded,
     WritePermissionsWiped,
 )
+from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
+from metaq.protocol.errors import ProtocolError, Refused
 from metaq.remoting import check_endpoint
 from metaq.work_pools import WorkPool
 

@@ -23,8 +23,8 @@ from metaq.errors import (
     UsageError,
 )
 from metaq.protocol.bodies import TopicList
+from metaq.protocol.commands.topics import GetSystemTopicListFromBroker
 from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.topics import GetSystemTopicListFromBroker
 from tests.integration.admin.conftest import Served
 from tests.support.clients import send
 from tests.support.patient import Connection

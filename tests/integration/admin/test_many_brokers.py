@@ -15,7 +15,7 @@ from metaq.admin import aio
 from metaq.admin.calls import AT_ONCE_MAX, in_parallel
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable
-from metaq.protocol.cluster import RegisterBroker
+from metaq.protocol.commands.cluster import RegisterBroker
 from metaq.protocol.errors import Unreachable
 from tests.support.broker_cluster import broker_options, started_broker, started_nameserver
 from tests.support.clients import create_topic, send

@@ -16,7 +16,7 @@ from metaq.admin.pipelines import report_topic
 from metaq.admin.pipelines.report_topic import PULLS_MAX
 from metaq.errors import NoRoute
 from metaq.protocol.command import Command
-from metaq.protocol.messages import PullMessage, SendMessageV2
+from metaq.protocol.commands.messages import PullMessage, SendMessageV2
 from metaq.protocol.names import PIPELINE_REPORTS_TOPIC
 from tests.integration.admin.conftest import Served
 from tests.support.metaq import Metaq

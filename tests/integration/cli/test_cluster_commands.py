@@ -16,8 +16,8 @@ from typer.testing import Result
 
 from metaq.cli.exits import UNHEALTHY
 from metaq.errors import CommandError, ConfigError, MetaqError, NoRoute, NotSupported
+from metaq.protocol.commands.messages import ConsumerSendMsgBack
 from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.messages import ConsumerSendMsgBack
 from tests.support.broker_cluster import Client, connected
 from tests.support.metaq import COMMAND, Metaq, run
 from tests.support.processes import free_port

@@ -17,7 +17,7 @@ import metaq
 from metaq import aio
 from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.errors import UsageError
-from metaq.protocol.messages import SendMessageV2
+from metaq.protocol.commands.messages import SendMessageV2
 from metaq.testing import LocalMetaq
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name, poll_all

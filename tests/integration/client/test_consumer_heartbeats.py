@@ -10,7 +10,7 @@ import pytest
 
 from metaq.client.session.session import Session
 from metaq.protocol.bodies import ConsumerList
-from metaq.protocol.clients import GetConsumerListByGroup
+from metaq.protocol.commands.clients import GetConsumerListByGroup
 from metaq.testing import LocalMetaq
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected

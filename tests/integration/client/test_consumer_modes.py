@@ -16,9 +16,9 @@ import pytest
 from metaq.client.consumer.group import group_member
 from metaq.errors import UnusableFile
 from metaq.protocol.bodies import ConsumeMessageDirectlyResult
-from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus
+from metaq.protocol.commands.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus
+from metaq.protocol.commands.offsets import QueryConsumerOffset, ResetConsumerOffset
 from metaq.protocol.errors import Refused
-from metaq.protocol.offsets import QueryConsumerOffset, ResetConsumerOffset
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, dead_letters, name, poll_all
 from tests.support.clients import Face, create_topic, send

@@ -13,10 +13,10 @@ import pytest
 
 from metaq.client.consumer.group import assignment
 from metaq.errors import NoRoute, UnreadableBody, UsageError
+from metaq.protocol.commands.messages import SendMessageV2
+from metaq.protocol.commands.routes import DeleteTopicInNameServer
+from metaq.protocol.commands.topics import DeleteTopicInBroker
 from metaq.protocol.errors import Refused
-from metaq.protocol.messages import SendMessageV2
-from metaq.protocol.routes import DeleteTopicInNameServer
-from metaq.protocol.topics import DeleteTopicInBroker
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name, poll_all
 from tests.support.clients import Face, create_topic, send

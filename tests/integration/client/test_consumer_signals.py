@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from metaq.protocol.bodies import ConsumerList
-from metaq.protocol.clients import GetConsumerListByGroup
-from metaq.protocol.offsets import QueryConsumerOffset
+from metaq.protocol.commands.clients import GetConsumerListByGroup
+from metaq.protocol.commands.offsets import QueryConsumerOffset
 from tests.integration.client.conftest import Served
 from tests.support.clients import create_topic, send
 from tests.support.patient import Connection

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metaq.client.consumer.offsets.storage import BrokerOffsets
-from metaq.protocol.clients import GetProducerConnectionList
+from metaq.protocol.commands.clients import GetProducerConnectionList
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name
 from tests.support.clients import Face, create_topic, send

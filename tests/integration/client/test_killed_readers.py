@@ -14,10 +14,10 @@ from metaq.protocol.bodies import (
     LockBatchResponseBody,
     SubscriptionData,
 )
-from metaq.protocol.clients import GetConsumerListByGroup, HeartBeat, LockBatchQueues
+from metaq.protocol.commands.clients import GetConsumerListByGroup, HeartBeat, LockBatchQueues
+from metaq.protocol.commands.messages import PULL_HAS_SUBSCRIPTION, PullMessage
+from metaq.protocol.commands.offsets import UpdateConsumerOffset
 from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PullMessage
-from metaq.protocol.offsets import UpdateConsumerOffset
 from tests.integration.client.conftest import Served
 from tests.support.clients import create_topic
 from tests.support.patient import Connection

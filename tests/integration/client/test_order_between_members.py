@@ -15,7 +15,7 @@ from metaq.client.consumer.group import assignment
 from metaq.client.consumer.group.group_member import GroupMember
 from metaq.client.consumer.group.rebalance import Locks
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
-from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
+from metaq.protocol.commands.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.java_json import MessageQueue
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import _value, connected, name

@@ -20,7 +20,7 @@ from metaq.console.live.changes import changed_cluster
 from metaq.console.live.live import Live, Tick
 from metaq.console.settings import ConsoleSettings
 from metaq.protocol.bodies import RegisterBrokerBody
-from metaq.protocol.cluster import RegisterBroker
+from metaq.protocol.commands.cluster import RegisterBroker
 from tests.support.broker_cluster import broker_options, connected, started_broker, started_nameserver
 from tests.support.clients import create_topic, send
 from tests.support.counted_requests import count_requests

@@ -16,7 +16,7 @@ from metaq.console.live.live import Live
 from metaq.console.live.paging import page
 from metaq.console.live.tables import TopicRow
 from metaq.console.settings import ConsoleSettings
-from metaq.protocol.figures import PAGE_MAX
+from metaq.protocol.commands.figures import PAGE_MAX
 from tests.support.broker_cluster import broker_options, connected, started_broker, started_nameserver
 from tests.support.counted_requests import count_requests
 from tests.support.many_topics import GROUPS, TOPICS, group, topic, write_files

@@ -17,13 +17,13 @@ from metaq.broker.replication.apache_source import ApacheSource, MasterFacts
 from metaq.broker.replication.apache_start import FILE_NAME, read_mark
 from metaq.errors import CommandError, ConfigError
 from metaq.metadata import MetadataDamaged
-from metaq.protocol.admin import GetBrokerHaStatus
 from metaq.protocol.bodies import ClusterInfo, HaStatus
+from metaq.protocol.commands.admin import GetBrokerHaStatus
+from metaq.protocol.commands.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
+from metaq.protocol.commands.replication import GetGroupStatus, GroupStatus, SwitchMaster
+from metaq.protocol.commands.routes import GetBrokerClusterInfo
+from metaq.protocol.commands.topics import GetAllTopicConfig
 from metaq.protocol.errors import Refused
-from metaq.protocol.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
-from metaq.protocol.replication import GetGroupStatus, GroupStatus, SwitchMaster
-from metaq.protocol.routes import GetBrokerClusterInfo
-from metaq.protocol.topics import GetAllTopicConfig
 from metaq.settings import MIB
 from tests.support.broker_cluster import (
     broker_options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from metaq.protocol.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
+from metaq.protocol.commands.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
 from tests.support.broker_cluster import connected, started_nameserver
 from tests.support.broker_group import BrokerGroup
 from tests.support.waiting import run, until

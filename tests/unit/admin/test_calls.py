@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from metaq.errors import MetaqError, UsageError
-from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import KVTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
+from metaq.protocol.commands.admin import GetBrokerRuntimeInfo
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.reply import Reply
 from tests.support.scripted_calls import ScriptedCalls

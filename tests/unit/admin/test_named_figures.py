@@ -21,16 +21,16 @@ from metaq.protocol.bodies import (
     TopicOffset,
     TopicStatsTable,
 )
-from metaq.protocol.clients import GetConsumerConnectionList
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
+from metaq.protocol.commands.clients import GetConsumerConnectionList
+from metaq.protocol.commands.figures import GetGroupFigures, GroupLine, GroupLines
+from metaq.protocol.commands.groups import GetAllSubscriptionGroupConfig
+from metaq.protocol.commands.messages import MeasureQueue
+from metaq.protocol.commands.offsets import GetBrokerConsumeStats, GetConsumeStats, QueryConsumeTimeSpan
+from metaq.protocol.commands.topics import GetAllTopicConfig, GetTopicConfig, GetTopicStatsInfo
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.figures import GetGroupFigures, GroupLine, GroupLines
-from metaq.protocol.groups import GetAllSubscriptionGroupConfig
-from metaq.protocol.messages import MeasureQueue
-from metaq.protocol.offsets import GetBrokerConsumeStats, GetConsumeStats, QueryConsumeTimeSpan
 from metaq.protocol.reply import Reply
-from metaq.protocol.topics import GetAllTopicConfig, GetTopicConfig, GetTopicStatsInfo
 from tests.support.scripted_calls import NOT_SUPPORTED, ScriptedCalls
 
 GONE = Reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic", {}, b"")

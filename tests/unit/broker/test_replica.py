@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from metaq.broker.replica import ReplicaHandlers
-from metaq.protocol.admin import UpdateBrokerConfig
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.admin import UpdateBrokerConfig
 from metaq.protocol.dispatch import Handlers, Request, handles
 from tests.support.fake_request import FakeRequest
 

@@ -26,7 +26,7 @@ from metaq.client.message import inflate
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import UnreadableBody
-from metaq.protocol.messages import PullMessage
+from metaq.protocol.commands.messages import PullMessage
 from metaq.protocol.properties import SYSTEM_NAMES, encode_properties
 from metaq.protocol.reply import Reply
 

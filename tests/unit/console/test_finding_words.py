@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from metaq.admin.health.findings import judge
+from metaq.admin.health.results import Finding
 from metaq.admin.health.state import BrokerState, ClusterState
-from metaq.admin.results import BrokerFigures, Finding, NameServer
+from metaq.admin.results import BrokerFigures, NameServer
 from metaq.console.finding_words import finding_sentence, finding_title
 from metaq.protocol.bodies import HaReplica
-from metaq.protocol.health import Backlog, BrokerReport, CheckReport, Conflict, DeadLetterCount
-from metaq.protocol.replication import GroupStatus, NodeStatus
+from metaq.protocol.commands.health import Backlog, BrokerReport, CheckReport, Conflict, DeadLetterCount
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 
 NOW_MS = 1_700_000_000_000
 FIGURES = BrokerFigures("h:1", "5.5.0", NOW_MS, 0, 0, 0.0, 0.0, 0.95, None)

@@ -15,7 +15,7 @@ from metaq.dev.plan import Plan, Size, environment, find_etcd
 from metaq.dev.ports import free_base, is_free
 from metaq.dev.readiness import lacks
 from metaq.errors import CommandError, ConfigError
-from metaq.protocol.replication import GroupStatus, NodeStatus
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 
 DATA = Path("/somewhere")
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from metaq.cli import app
 from metaq.cli.command_table import entries, load_command
-from metaq.protocol.replication import STATES
+from metaq.protocol.commands.replication import STATES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
 

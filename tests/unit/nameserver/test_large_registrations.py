@@ -20,7 +20,7 @@ from metaq.nameserver.requests import BrokerRequests
 from metaq.nameserver.route_table import Registration, RouteTable
 from metaq.nameserver.topic_table import STEP_TOPICS
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
-from metaq.protocol.cluster import RegisterBroker, UnregisterBroker
+from metaq.protocol.commands.cluster import RegisterBroker, UnregisterBroker
 from metaq.protocol.dispatch import Handlers
 from metaq.protocol.handling.process_options import ProcessOptions
 from tests.support.fake_request import FakeRequest

@@ -27,7 +27,7 @@ from metaq.protocol.bodies import (
     TopicList,
     TopicRouteData,
 )
-from metaq.protocol.cluster import (
+from metaq.protocol.commands.cluster import (
     BrokerHeartbeat,
     BrokerRegistered,
     DataVersionCompared,
@@ -36,7 +36,7 @@ from metaq.protocol.cluster import (
     RegisterBroker,
     UnregisterBroker,
 )
-from metaq.protocol.routes import (
+from metaq.protocol.commands.routes import (
     AddWritePermissionOfBroker,
     DeleteKeyValue,
     DeleteTopicInNameServer,

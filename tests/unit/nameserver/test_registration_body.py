@@ -17,7 +17,7 @@ from metaq.nameserver.registration_body import INFLATED_BYTES_MAX, check_name
 from metaq.nameserver.registration_body import read_topics as read
 from metaq.protocol import java_json
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
-from metaq.protocol.cluster import RegisterBroker
+from metaq.protocol.commands.cluster import RegisterBroker
 from metaq.protocol.errors import ProtocolError
 
 TOPICS_MAX = 100_000

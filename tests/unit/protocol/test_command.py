@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from metaq.protocol import (  # noqa: F401  # imported so that `commands` knows them
+from metaq.protocol.command import Command, Fields, Int32, commands
+from metaq.protocol.commands import (  # noqa: F401  # imported so that `commands` knows them
     admin,
     clients,
     cluster,
@@ -20,12 +21,11 @@ from metaq.protocol import (  # noqa: F401  # imported so that `commands` knows 
     routes,
     topics,
 )
-from metaq.protocol.cluster import BrokerHeartbeat, RegisterBroker
-from metaq.protocol.command import Command, Fields, Int32, commands
+from metaq.protocol.commands.cluster import BrokerHeartbeat, RegisterBroker
+from metaq.protocol.commands.messages import PullMessage, SendMessage, SendMessageV2, Sent
+from metaq.protocol.commands.offsets import QueueOffset
+from metaq.protocol.commands.routes import GetRouteInfoByTopic
 from metaq.protocol.errors import ProtocolError, Refused
-from metaq.protocol.messages import PullMessage, SendMessage, SendMessageV2, Sent
-from metaq.protocol.offsets import QueueOffset
-from metaq.protocol.routes import GetRouteInfoByTopic
 
 VALUES = {
     str: st.text(max_size=20),

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from metaq.protocol.clients import LockBatchQueues
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import RESPONDED, Handlers, Request, Response, handles
-from metaq.protocol.errors import Refused
-from metaq.protocol.handling.peer_log import LINES_MAX
-from metaq.protocol.messages import SendMessage
-from metaq.protocol.offsets import QueueOffset
-from metaq.protocol.routes import (
+from metaq.protocol.commands.clients import LockBatchQueues
+from metaq.protocol.commands.messages import SendMessage
+from metaq.protocol.commands.offsets import QueueOffset
+from metaq.protocol.commands.routes import (
     DeleteKeyValue,
     GetBrokerClusterInfo,
     GetKeyValue,
@@ -24,6 +21,9 @@ from metaq.protocol.routes import (
     GetTopicsByCluster,
     PutKeyValue,
 )
+from metaq.protocol.dispatch import RESPONDED, Handlers, Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.handling.peer_log import LINES_MAX
 from tests.support.fake_request import FakeRequest
 
 Build = Callable[..., Any]

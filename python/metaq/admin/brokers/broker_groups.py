@@ -19,9 +19,15 @@ from metaq.errors import CommandError, MetaqError
 from metaq.ha.operators.register_groups import RegisteredGroup, read_groups
 from metaq.ha.register import Register
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.replication import (
+    DrainBroker,
+    GetGroupStatus,
+    GroupStatus,
+    NodeStatus,
+    SwitchMaster,
+)
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.names import MASTER_ID
-from metaq.protocol.replication import DrainBroker, GetGroupStatus, GroupStatus, NodeStatus, SwitchMaster
 
 STATUS_TIMEOUT_S: Final = 3.0
 SWITCH_TIMEOUT_S: Final = 15.0

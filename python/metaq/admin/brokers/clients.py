@@ -11,9 +11,9 @@ from metaq.admin.groups.group_settings import config_pages
 from metaq.admin.results import ClientKind, ConnectedClient
 from metaq.admin.versions import version_text
 from metaq.protocol.bodies import ConsumerConnection, ProducerTable
-from metaq.protocol.clients import GetAllProducerInfo, GetConsumerConnectionList
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.health import ClientPage, ListClients
+from metaq.protocol.commands.clients import GetAllProducerInfo, GetConsumerConnectionList
+from metaq.protocol.commands.health import ClientPage, ListClients
 
 PAGES_MAX: Final = 1_000
 _UNSUPPORTED: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED

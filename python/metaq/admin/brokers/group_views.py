@@ -10,9 +10,9 @@ from metaq.errors import MetaqError
 from metaq.ha.group_record import NO_MASTER
 from metaq.ha.operators.group_status import register_status
 from metaq.ha.operators.register_groups import RegisteredGroup
+from metaq.protocol.commands.replication import GroupStatus, NodeRole, NodeStatus
 from metaq.protocol.errors import Refused
 from metaq.protocol.names import MASTER_ID
-from metaq.protocol.replication import GroupStatus, NodeRole, NodeStatus
 
 NodeAnswer = GroupStatus | MetaqError
 """The view of a node, or the reason why it has not answered."""

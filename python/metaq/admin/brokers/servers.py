@@ -20,15 +20,15 @@ from metaq.admin.results import (
 )
 from metaq.admin.versions import described_version
 from metaq.errors import MetaqError, UsageError
-from metaq.protocol.admin import (
+from metaq.protocol.bodies import KVTable
+from metaq.protocol.commands.admin import (
     CHANGEABLE_SETTINGS,
     GetBrokerConfig,
     GetBrokerRuntimeInfo,
     UpdateBrokerConfig,
 )
-from metaq.protocol.bodies import KVTable
-from metaq.protocol.replication import GroupStatus
-from metaq.protocol.routes import GetBrokerClusterInfo
+from metaq.protocol.commands.replication import GroupStatus
+from metaq.protocol.commands.routes import GetBrokerClusterInfo
 
 if TYPE_CHECKING:
     from metaq.admin.brokers.broker_groups import BrokerGroups

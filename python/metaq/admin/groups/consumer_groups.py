@@ -39,7 +39,6 @@ from metaq.admin.versions import described_version, is_before, version_text
 from metaq.client.session.routes import Queue
 from metaq.errors import AlreadyExists, NoSuchGroup, NotSupported, UsageError
 from metaq.protocol import names
-from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import (
     BROADCASTING,
     ConsumerConnection,
@@ -48,10 +47,11 @@ from metaq.protocol.bodies import (
     KVTable,
     SubscriptionGroupConfig,
 )
-from metaq.protocol.clients import GetConsumerConnectionList
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.groups import DeleteSubscriptionGroup, UpdateAndCreateSubscriptionGroup
-from metaq.protocol.offsets import GetConsumeStats, QueryConsumeTimeSpan, ResetConsumerOffset
+from metaq.protocol.commands.admin import GetBrokerRuntimeInfo
+from metaq.protocol.commands.clients import GetConsumerConnectionList
+from metaq.protocol.commands.groups import DeleteSubscriptionGroup, UpdateAndCreateSubscriptionGroup
+from metaq.protocol.commands.offsets import GetConsumeStats, QueryConsumeTimeSpan, ResetConsumerOffset
 
 SERVER_SIDE_RESET_MAJOR: Final = 5
 """Brokers from 5.0 on reset single queues, and groups that do not run."""

@@ -20,10 +20,10 @@ from metaq.protocol.bodies import (
     ConsumeStatsList,
     ConsumeTimeSpans,
 )
-from metaq.protocol.clients import GetConsumerConnectionList
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.figures import GetGroupFigures, GroupLine, GroupLines
-from metaq.protocol.offsets import GetBrokerConsumeStats, GetConsumeStats, QueryConsumeTimeSpan
+from metaq.protocol.commands.clients import GetConsumerConnectionList
+from metaq.protocol.commands.figures import GetGroupFigures, GroupLine, GroupLines
+from metaq.protocol.commands.offsets import GetBrokerConsumeStats, GetConsumeStats, QueryConsumeTimeSpan
 
 ALL_GROUPS_TIMEOUT_S: Final = 60.0
 """An Apache broker computes the progress of all its groups for one answer."""

@@ -15,9 +15,9 @@ from metaq.admin.limits import GROUP, limits_of
 from metaq.admin.results import GroupSettings
 from metaq.errors import NoSuchGroup
 from metaq.protocol.bodies import SubscriptionGroupConfig, SubscriptionGroupTable, TopicList
-from metaq.protocol.clients import GetConsumerConnectionList
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.groups import (
+from metaq.protocol.commands.clients import GetConsumerConnectionList
+from metaq.protocol.commands.groups import (
     GetAllSubscriptionGroupConfig,
     GetSubscriptionGroupConfig,
     GroupPage,

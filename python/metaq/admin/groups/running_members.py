@@ -10,7 +10,7 @@ from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError
 from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerRunningInfo
-from metaq.protocol.clients import GetConsumerRunningInfo
+from metaq.protocol.commands.clients import GetConsumerRunningInfo
 
 
 async def ask_members(

@@ -4,6 +4,7 @@ checks.py                              the part `Admin.health`: collects the sta
 apache_report.py                       backlogs and dead letters of Apache's brokers
 state.py                               the answers, before they are judged
 findings.py, consumption_findings.py   judge them; they ask no server
+results.py                             what a check returns
 support_documents.py, redaction.py     the state as documents for a support bundle, without secrets
 
 A check sends each server a bounded number of requests; a test counts them. `metaq cluster status`,

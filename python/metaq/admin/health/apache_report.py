@@ -12,7 +12,6 @@ from typing import Final
 from metaq.admin.calls import Calls, in_parallel
 from metaq.errors import MetaqError
 from metaq.protocol import names
-from metaq.protocol.admin import GetBrokerHaStatus
 from metaq.protocol.bodies import (
     ConsumerConnection,
     ConsumeStatsList,
@@ -22,12 +21,13 @@ from metaq.protocol.bodies import (
     TopicList,
     TopicStatsTable,
 )
-from metaq.protocol.clients import GetConsumerConnectionList
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.health import Backlog, DeadLetterCount
-from metaq.protocol.offsets import GetBrokerConsumeStats, QueryConsumeTimeSpan
-from metaq.protocol.routes import GetAllTopicListFromNameServer
-from metaq.protocol.topics import GetTopicStatsInfo
+from metaq.protocol.commands.admin import GetBrokerHaStatus
+from metaq.protocol.commands.clients import GetConsumerConnectionList
+from metaq.protocol.commands.health import Backlog, DeadLetterCount
+from metaq.protocol.commands.offsets import GetBrokerConsumeStats, QueryConsumeTimeSpan
+from metaq.protocol.commands.routes import GetAllTopicListFromNameServer
+from metaq.protocol.commands.topics import GetTopicStatsInfo
 
 LOOKED_AT_MAX: Final = 20
 """Backlogs, and groups with dead letters, that are looked at closely."""

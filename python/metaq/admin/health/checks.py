@@ -18,15 +18,16 @@ from metaq.admin.brokers.servers import Brokers
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.health.apache_report import UNKNOWN_AT_APACHE, consumption_of, replicas_of
 from metaq.admin.health.findings import judge, summarize
+from metaq.admin.health.results import BrokerHealth, Health
 from metaq.admin.health.state import BrokerState, ClusterState
-from metaq.admin.results import BrokerFigures, BrokerHealth, Health, NameServer
+from metaq.admin.results import BrokerFigures, NameServer
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import ClusterInfo
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.health import BrokerReport, GetBrokerReport
+from metaq.protocol.commands.health import BrokerReport, GetBrokerReport
+from metaq.protocol.commands.replication import GroupStatus
+from metaq.protocol.commands.routes import GetBrokerClusterInfo
 from metaq.protocol.names import MASTER_ID
-from metaq.protocol.replication import GroupStatus
-from metaq.protocol.routes import GetBrokerClusterInfo
 
 if TYPE_CHECKING:
     from metaq.admin.brokers.broker_groups import Survey

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any, Final
 
+from metaq.admin.health.results import Finding
 from metaq.admin.health.state import BrokerState, ClusterState
-from metaq.admin.results import Finding
-from metaq.protocol.health import Backlog
+from metaq.protocol.commands.health import Backlog
 
 NO_CONSUMER_MS_MIN: Final = 60_000
 """A restart of all consumers of a group takes less."""

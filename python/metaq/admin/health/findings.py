@@ -8,10 +8,10 @@ from itertools import chain
 from typing import Final
 
 from metaq.admin.health.consumption_findings import of_consumption
+from metaq.admin.health.results import Finding, FindingFields, Severity
 from metaq.admin.health.state import BrokerState, ClusterState
-from metaq.admin.results import Finding, FindingFields, Severity
 from metaq.protocol.bodies import READ, WRITE
-from metaq.protocol.replication import GroupStatus, NodeStatus
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 
 DISK_FULL_RATIO: Final = 0.90
 """From here on brokers refuse messages, Apache's as well."""

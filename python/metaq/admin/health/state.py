@@ -8,8 +8,8 @@ from typing import Final
 
 from metaq.admin.results import BrokerFigures, BrokerKind, NameServer
 from metaq.protocol.bodies import HaReplica
-from metaq.protocol.health import Backlog, BrokerReport, DeadLetterCount
-from metaq.protocol.replication import GroupStatus
+from metaq.protocol.commands.health import Backlog, BrokerReport, DeadLetterCount
+from metaq.protocol.commands.replication import GroupStatus
 
 NOT_REGISTERED: Final = "it is not registered any more"
 """Why a broker is away that earlier checks have found: name servers forget a broker that dies."""

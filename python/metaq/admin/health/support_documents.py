@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from metaq.admin.health.redaction import redact, shown_settings
-from metaq.admin.results import BrokerHealth, Health
+from metaq.admin.health.results import BrokerHealth, Health
 from metaq.admin.sync import Admin
 from metaq.errors import MetaqError
 

@@ -29,9 +29,9 @@ from metaq.errors import MetaqError, NoRoute, NoSuchMessage, UsageError
 from metaq.protocol import names
 from metaq.protocol.bodies import TopicList
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.messages import QueryMessage, ViewMessageById
+from metaq.protocol.commands.routes import GetAllTopicListFromNameServer
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.messages import QueryMessage, ViewMessageById
-from metaq.protocol.routes import GetAllTopicListFromNameServer
 
 RATE: Final = 100.0
 

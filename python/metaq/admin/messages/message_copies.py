@@ -17,7 +17,7 @@ from metaq.client.producer.results import STATUSES
 from metaq.client.session.routes import Queue
 from metaq.errors import NoRoute, NoSuchMessage, UsageError
 from metaq.protocol import names
-from metaq.protocol.messages import SendMessageV2, Sent, ViewMessageById
+from metaq.protocol.commands.messages import SendMessageV2, Sent, ViewMessageById
 from metaq.protocol.properties import (
     KEYS,
     PRIORITY,

@@ -24,8 +24,8 @@ from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import NoRoute, UsageError
 from metaq.protocol.bodies import TopicOffset, TopicStatsTable
+from metaq.protocol.commands.topics import GetTopicStatsInfo
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.topics import GetTopicStatsInfo
 
 QUEUES_MAX: Final = 64
 """Queues that are read; those with the newest messages, if there are more."""

@@ -16,8 +16,8 @@ from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError, NoRoute, UsageError
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.messages import PULL_HAS_SUBSCRIPTION, PULL_SUSPENDS, Pulled, PullMessage
 from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PULL_SUSPENDS, Pulled, PullMessage
 from metaq.protocol.names import TOOLS_GROUP
 from metaq.retry import Retry
 

@@ -19,7 +19,7 @@ from metaq.client.producer.results import STATUSES
 from metaq.client.producer.unique_ids import unique_ids
 from metaq.client.session.routes import Queue
 from metaq.errors import InvalidMessage, NoRoute
-from metaq.protocol.messages import SendMessageV2, Sent
+from metaq.protocol.commands.messages import SendMessageV2, Sent
 from metaq.protocol.names import TOOLS_PRODUCER_GROUP
 from metaq.protocol.properties import DELAY_MS, encode_properties
 

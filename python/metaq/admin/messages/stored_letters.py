@@ -15,7 +15,7 @@ from metaq.client.producer.results import STATUSES
 from metaq.client.session.routes import Queue
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.messages import QueryMessage, SendMessageV2
+from metaq.protocol.commands.messages import QueryMessage, SendMessageV2
 from metaq.protocol.properties import (
     CONSUME_STARTED_MS,
     DEAD_LETTER_ERROR,

@@ -21,7 +21,7 @@ from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import NoSuchMessage, UsageError
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.messages import QueryMessage, ViewMessageById
+from metaq.protocol.commands.messages import QueryMessage, ViewMessageById
 
 LIMIT: Final = 64
 """Messages that are returned unless more are asked for; brokers return no more of one key."""

@@ -28,7 +28,7 @@ from metaq.client.message import Message
 from metaq.client.producer.results import STATUSES
 from metaq.client.session.routes import Queue
 from metaq.errors import AlreadyExists, MetaqError, NoRoute, UnreadableBody
-from metaq.protocol.messages import SendMessageV2
+from metaq.protocol.commands.messages import SendMessageV2
 from metaq.protocol.names import PIPELINE_REPORTS_TOPIC, TOOLS_PRODUCER_GROUP
 from metaq.protocol.properties import KEYS, UNIQUE_KEY, WAIT, encode_properties
 

@@ -28,6 +28,7 @@ from metaq.admin.traces.timelines import Timeline, TimelineEvent, TimelineGroup
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import NoRoute, NoSuchMessage, UnreadableBody, UsageError
+from metaq.protocol.commands.offsets import GetEarliestMessageStoreTime, StoreTime
 from metaq.protocol.errors import Refused
 from metaq.protocol.names import (
     RETRY_PREFIX,
@@ -38,7 +39,6 @@ from metaq.protocol.names import (
     retry_topic,
     topic_fault,
 )
-from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
 from metaq.protocol.properties import REAL_TOPIC, TRACE_ON
 from metaq.protocol.trace_entries import (
     TYPES,

@@ -4,6 +4,6 @@ delayed.py       `delayed`: messages that wait for their time; due_buckets.py jo
 transactions.py  `transactions`: half messages that wait for their producer's decision
 sync.py          both for plain code; results.py has their results, offset_ids.py checks arguments
 
-Only MetaQ's brokers answer these requests (`metaq.protocol.waiting`). The results of Apache's brokers are a
-sentence in `missing`.
+Only MetaQ's brokers answer these requests (`metaq.protocol.commands.waiting`). The results of Apache's
+brokers are a sentence in `missing`.
 """

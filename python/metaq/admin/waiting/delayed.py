@@ -19,9 +19,7 @@ from metaq.admin.waiting.results import (
 from metaq.errors import NoSuchMessage, NotSupported, UsageError
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
-from metaq.protocol.errors import Refused
-from metaq.protocol.reply import Reply
-from metaq.protocol.waiting import (
+from metaq.protocol.commands.waiting import (
     BUCKETS_MAX,
     LISTED_MAX,
     TIME_MAX_MS,
@@ -32,6 +30,8 @@ from metaq.protocol.waiting import (
     ListDelayedMessages,
     RecallDelayedMessage,
 )
+from metaq.protocol.errors import Refused
+from metaq.protocol.reply import Reply
 
 BUCKETS: Final = 48
 LIMIT: Final = 100

@@ -9,14 +9,14 @@ from metaq.admin.waiting.offset_ids import check_limit, checked_offset_id
 from metaq.admin.waiting.results import Decision, OpenTransaction, OpenTransactions
 from metaq.errors import NoSuchMessage, NotSupported, UsageError
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.reply import Reply
-from metaq.protocol.waiting import (
+from metaq.protocol.commands.waiting import (
     LISTED_MAX,
     DecideTransaction,
     ListTransactions,
     TransactionLine,
     TransactionLines,
 )
+from metaq.protocol.reply import Reply
 
 LIMIT: Final = 100
 

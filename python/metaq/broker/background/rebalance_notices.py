@@ -6,7 +6,7 @@ import asyncio
 
 from metaq.broker.state.clients import Clients, ConsumerGroup
 from metaq.broker.state.groups import Groups
-from metaq.protocol.clients import NotifyConsumerIdsChanged
+from metaq.protocol.commands.clients import NotifyConsumerIdsChanged
 from metaq.protocol.handling.pump import Pump
 
 GATHER_S = 0.02

@@ -35,10 +35,10 @@ from metaq.protocol.bodies import (
     TopicConfigTable,
     TopicRouteData,
 )
-from metaq.protocol.cluster import QueryDataVersion, RegisterBroker, UnregisterBroker
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.cluster import QueryDataVersion, RegisterBroker, UnregisterBroker
+from metaq.protocol.commands.routes import RegisterTopicInNameServer
 from metaq.protocol.names import MASTER_ID
-from metaq.protocol.routes import RegisterTopicInNameServer
 
 _log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from metaq.broker.state.client_limits import check_subscriptions
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.filters import Filters, size_fault
 from metaq.protocol.bodies import Body, ConsumerData, SubscriptionData, always
-from metaq.protocol.clients import GetConsumerRunningInfo
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
+from metaq.protocol.commands.clients import GetConsumerRunningInfo
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.reply import Reply

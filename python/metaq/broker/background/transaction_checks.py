@@ -17,12 +17,12 @@ from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.relays import physical_offset_of
 from metaq.broker.state.clients import Clients
 from metaq.protocol import names
-from metaq.protocol.clients import CheckTransactionState
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.clients import CheckTransactionState
+from metaq.protocol.commands.messages import ResumeCheckHalfMessage
 from metaq.protocol.dispatch import Request, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.pump import Pump
-from metaq.protocol.messages import ResumeCheckHalfMessage
 from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION_CHECKS, UNIQUE_KEY, number_of
 from metaq.work_pools import WorkPools
 

@@ -19,9 +19,9 @@ from metaq.broker.requests.replication import ReplicationRequests
 from metaq.errors import CommandError
 from metaq.ha.operators.group_control import SwitchRefused
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.replication import GroupStatus, NodeStateWord, NodeStatus
 from metaq.protocol.dispatch import Handlers, Request
 from metaq.protocol.names import MASTER_ID
-from metaq.protocol.replication import GroupStatus, NodeStateWord, NodeStatus
 from metaq.settings import StoreSettings
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from typing import Final, Generic, TypeVar
 
 from metaq.broker.state.offsets import quoted_keys
 from metaq.errors import CommandError
-from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo
 from metaq.protocol.bodies import (
     DataVersion,
     DelayOffsets,
@@ -21,10 +20,11 @@ from metaq.protocol.bodies import (
     TopicConfigTable,
 )
 from metaq.protocol.command import Command
-from metaq.protocol.groups import GetAllSubscriptionGroupConfig, GroupPage
-from metaq.protocol.offsets import GetAllConsumerOffset, GetAllDelayOffset
+from metaq.protocol.commands.admin import GetBrokerConfig, GetBrokerRuntimeInfo
+from metaq.protocol.commands.groups import GetAllSubscriptionGroupConfig, GroupPage
+from metaq.protocol.commands.offsets import GetAllConsumerOffset, GetAllDelayOffset
+from metaq.protocol.commands.topics import GetAllTopicConfig, TopicPage
 from metaq.protocol.reply import Reply
-from metaq.protocol.topics import GetAllTopicConfig, TopicPage
 from metaq.remoting import Connection, split_address
 
 PAGE_ENTRIES: Final = 1_000

@@ -27,8 +27,8 @@ from metaq.ha.operators.group_status import fixed_status, group_status
 from metaq.ha.register import Register, RegisterUnavailable, open_register
 from metaq.ha.view import Role, SendGate, SourceState, View
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.replication import GroupStatus
 from metaq.protocol.errors import Refused
-from metaq.protocol.replication import GroupStatus
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import logging
 
 from metaq.errors import MetaqError
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.groups import GetSubscriptionGroupConfig
+from metaq.protocol.commands.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
 from metaq.protocol.errors import Refused
-from metaq.protocol.groups import GetSubscriptionGroupConfig
-from metaq.protocol.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
 from metaq.remoting import Connection
 
 _log = logging.getLogger(__name__)

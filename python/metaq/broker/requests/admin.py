@@ -13,7 +13,10 @@ from metaq.broker.state.groups import Groups
 from metaq.broker.state.runtime_switches import WIRE_NAMES, Switches
 from metaq.broker.state.stats import Statistics
 from metaq.broker.state.topics import Topics
-from metaq.protocol.admin import (
+from metaq.protocol.bodies import INHERIT, READ, WRITE, DataVersion, KVTable
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
+from metaq.protocol.commands.admin import (
     CHANGEABLE_SETTINGS,
     CleanExpiredConsumeQueue,
     ConfigVersion,
@@ -23,9 +26,6 @@ from metaq.protocol.admin import (
     TriggerDeleteFiles,
     UpdateBrokerConfig,
 )
-from metaq.protocol.bodies import INHERIT, READ, WRITE, DataVersion, KVTable
-from metaq.protocol.codes import ResponseCode
-from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.peer_log import peer_log

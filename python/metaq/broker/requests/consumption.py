@@ -29,17 +29,21 @@ from metaq.protocol.bodies import (
     TopicList,
 )
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Request, Response, handles
-from metaq.protocol.errors import Refused
-from metaq.protocol.groups import QuerySubscriptionByConsumer, QueryTopicConsumeByWho, QueryTopicsByConsumer
-from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured
-from metaq.protocol.offsets import (
+from metaq.protocol.commands.groups import (
+    QuerySubscriptionByConsumer,
+    QueryTopicConsumeByWho,
+    QueryTopicsByConsumer,
+)
+from metaq.protocol.commands.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured
+from metaq.protocol.commands.offsets import (
     GetBrokerConsumeStats,
     GetConsumeStats,
     QueryConsumeTimeSpan,
     QueryCorrectionOffset,
 )
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.java_json import MessageQueue
 from metaq.work_pools import WorkPools
 
 _T = TypeVar("_T")

@@ -14,11 +14,7 @@ from metaq.broker.requests.relays import physical_offset_of
 from metaq.broker.requests.spaced_work import letting_others_run
 from metaq.protocol.bodies import WRITE
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Request, Response, handles
-from metaq.protocol.errors import Refused
-from metaq.protocol.handling.peer_log import peer_log
-from metaq.protocol.properties import KEYS, REAL_QUEUE_ID, REAL_TOPIC, TAGS, UNIQUE_KEY, number_of
-from metaq.protocol.waiting import (
+from metaq.protocol.commands.waiting import (
     BUCKETS_MAX,
     LISTED_MAX,
     DelayedFigures,
@@ -29,6 +25,10 @@ from metaq.protocol.waiting import (
     ListDelayedMessages,
     RecallDelayedMessage,
 )
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.handling.peer_log import peer_log
+from metaq.protocol.properties import KEYS, REAL_QUEUE_ID, REAL_TOPIC, TAGS, UNIQUE_KEY, number_of
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)

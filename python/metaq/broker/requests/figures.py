@@ -11,9 +11,7 @@ from metaq.broker.requests.spaced_work import letting_others_run
 from metaq.broker.state.stats import Rates
 from metaq.protocol.bodies import TopicConfig
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Request, Response, handles
-from metaq.protocol.errors import Refused
-from metaq.protocol.figures import (
+from metaq.protocol.commands.figures import (
     PAGE_MAX,
     GetGroupFigures,
     GetTopicFigures,
@@ -22,6 +20,8 @@ from metaq.protocol.figures import (
     TopicLine,
     TopicLines,
 )
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
 
 QUEUES_MAX = 20_000
 """Queues that one page looks at, apart from those of its last topic or group."""

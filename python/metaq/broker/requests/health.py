@@ -15,8 +15,7 @@ from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import ConsumerGroup, Member
 from metaq.monitoring.readiness import registration_fault
 from metaq.protocol import names
-from metaq.protocol.dispatch import Request, Response, handles
-from metaq.protocol.health import (
+from metaq.protocol.commands.health import (
     CLIENTS_PER_PAGE,
     LISTED_MAX,
     Backlog,
@@ -30,6 +29,7 @@ from metaq.protocol.health import (
     GetBrokerReport,
     ListClients,
 )
+from metaq.protocol.dispatch import Request, Response, handles
 from metaq.work_pools import let_event_loop_run
 
 PAIRS_MAX: Final = 50_000

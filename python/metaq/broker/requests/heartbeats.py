@@ -26,7 +26,8 @@ from metaq.protocol.bodies import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
-from metaq.protocol.clients import (
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.clients import (
     CheckClientConfig,
     GetAllProducerInfo,
     GetConsumerConnectionList,
@@ -36,7 +37,6 @@ from metaq.protocol.clients import (
     HeartbeatTaken,
     UnregisterClient,
 )
-from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.work_pools import WorkPools

@@ -15,10 +15,7 @@ from metaq.broker.state.groups import Groups, check_dead_letters, missing_group
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
-from metaq.protocol.errors import Refused
-from metaq.protocol.handling.peer_log import peer_log
-from metaq.protocol.messages import (
+from metaq.protocol.commands.messages import (
     LitePullMessage,
     MessagesFound,
     PullMessage,
@@ -28,7 +25,10 @@ from metaq.protocol.messages import (
     SendMessageV2,
     ViewMessageById,
 )
-from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
+from metaq.protocol.commands.offsets import GetEarliestMessageStoreTime, StoreTime
+from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.handling.peer_log import peer_log
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)

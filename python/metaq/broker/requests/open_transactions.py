@@ -14,6 +14,13 @@ from metaq.broker.requests.relays import physical_offset_of
 from metaq.broker.requests.spaced_work import letting_others_run
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.waiting import (
+    LISTED_MAX,
+    DecideTransaction,
+    ListTransactions,
+    TransactionLine,
+    TransactionLines,
+)
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.peer_log import peer_log
@@ -26,13 +33,6 @@ from metaq.protocol.properties import (
     TRANSACTION_ID,
     UNIQUE_KEY,
     number_of,
-)
-from metaq.protocol.waiting import (
-    LISTED_MAX,
-    DecideTransaction,
-    ListTransactions,
-    TransactionLine,
-    TransactionLines,
 )
 from metaq.work_pools import WorkPools
 

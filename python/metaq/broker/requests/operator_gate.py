@@ -14,14 +14,14 @@ from typing import Final
 
 from metaq.broker.options import OperatorSources
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Handlers, Request
-from metaq.protocol.waiting import (
+from metaq.protocol.commands.waiting import (
     DecideTransaction,
     GetDelayedFigures,
     ListDelayedMessages,
     ListTransactions,
     RecallDelayedMessage,
 )
+from metaq.protocol.dispatch import Handlers, Request
 
 CODES: Final = frozenset(
     command.code

@@ -14,9 +14,9 @@ from metaq.broker.state.topics import Topics
 from metaq.journal import Journal
 from metaq.protocol.bodies import WRITE
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.messages import Recalled, RecallMessage
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
-from metaq.protocol.messages import Recalled, RecallMessage
 from metaq.protocol.properties import REGION
 from metaq.work_pools import WorkPools
 

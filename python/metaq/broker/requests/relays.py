@@ -13,14 +13,14 @@ from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.topics import Topics
 from metaq.protocol.bodies import GetConsumerStatusBody
-from metaq.protocol.clients import (
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
+from metaq.protocol.commands.clients import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
     GetConsumerStatus,
     GetConsumerStatusFromClient,
 )
-from metaq.protocol.codes import ResponseCode
-from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
 from metaq.protocol.handling.pump import Pump

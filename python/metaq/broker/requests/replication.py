@@ -9,13 +9,13 @@ from typing import Final
 
 from metaq._core import Clock, Store
 from metaq.ha.operators.group_control import GroupControl, GroupStatus, NodeStatus, SwitchRefused
-from metaq.protocol.admin import GetBrokerHaStatus
 from metaq.protocol.bodies import HaReplica, HaSource, HaStatus
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.admin import GetBrokerHaStatus
+from metaq.protocol.commands.replication import DrainBroker, GetGroupStatus, SwitchMaster
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.peer_log import peer_log
-from metaq.protocol.replication import DrainBroker, GetGroupStatus, SwitchMaster
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)

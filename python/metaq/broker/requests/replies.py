@@ -7,12 +7,12 @@ from metaq.broker.options import BrokerOptions
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.topics import Topics
-from metaq.protocol.clients import PushReplyMessageToClient
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.clients import PushReplyMessageToClient
+from metaq.protocol.commands.messages import SendReplyMessage, SendReplyMessageV2, Sent
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.pump import Pump
-from metaq.protocol.messages import SendReplyMessage, SendReplyMessageV2, Sent
 from metaq.protocol.properties import (
     REGION,
     REPLY_PUSHED_MS,

@@ -16,14 +16,14 @@ from metaq.broker.state.stats import Statistics
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
 from metaq.protocol.bodies import ListedOffset, ResetOffsetBody, ResetOffsetList, TopicConfig
-from metaq.protocol.clients import ResetConsumerClientOffset
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
+from metaq.protocol.commands.clients import ResetConsumerClientOffset
+from metaq.protocol.commands.offsets import CloneGroupOffset, ResetConsumerOffset
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.offsets import CloneGroupOffset, ResetConsumerOffset
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)

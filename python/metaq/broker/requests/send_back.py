@@ -12,9 +12,9 @@ from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.messages import ConsumerSendMsgBack, TakenBack
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
-from metaq.protocol.messages import ConsumerSendMsgBack, TakenBack
 from metaq.protocol.properties import (
     DEAD_LETTER_ERROR,
     DEAD_LETTER_MESSAGE_ID,

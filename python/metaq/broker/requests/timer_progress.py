@@ -11,8 +11,8 @@ from typing import Final
 
 from metaq._core import BrokerPlane, Clock
 from metaq.protocol.bodies import TimerMetrics
+from metaq.protocol.commands.offsets import GetTimerCheckPoint, GetTimerMetrics
 from metaq.protocol.dispatch import Request, Response, handles
-from metaq.protocol.offsets import GetTimerCheckPoint, GetTimerMetrics
 
 _CHECK_POINT: Final = struct.Struct(">7q")
 """Delivered up to this time, flushed timer log, read queue offset, the same of the master, then a version."""

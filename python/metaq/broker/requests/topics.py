@@ -20,11 +20,7 @@ from metaq.protocol.bodies import (
     TopicStatsTable,
 )
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Request, Response, handles
-from metaq.protocol.errors import Refused
-from metaq.protocol.handling.peer_log import peer_log
-from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.topics import (
+from metaq.protocol.commands.topics import (
     CleanUnusedTopic,
     DeleteTopicInBroker,
     GetAllTopicConfig,
@@ -35,6 +31,10 @@ from metaq.protocol.topics import (
     UpdateAndCreateTopic,
     UpdateAndCreateTopicList,
 )
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.handling.peer_log import peer_log
+from metaq.protocol.java_json import MessageQueue
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from metaq.protocol.admin import (
+from metaq.protocol.bodies import ColdDataInfo, MessageRequestMode, MessageRequestModes
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
+from metaq.protocol.commands.admin import (
     GetColdDataFlowControlInfo,
     ListAccessRules,
     ListUsers,
     ResetMasterFlushOffset,
 )
-from metaq.protocol.bodies import ColdDataInfo, MessageRequestMode, MessageRequestModes
-from metaq.protocol.codes import ResponseCode
-from metaq.protocol.command import Command
+from metaq.protocol.commands.groups import GetAllMessageRequestMode, SetMessageRequestMode
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
-from metaq.protocol.groups import GetAllMessageRequestMode, SetMessageRequestMode
 
 
 class Unsupported:

@@ -9,8 +9,8 @@ from metaq._core import BrokerPlane, Clock
 from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.journal.journal import Change, Journal
 from metaq.protocol.bodies import DataVersion, DelayOffsets
+from metaq.protocol.commands.offsets import GetAllDelayOffset
 from metaq.protocol.dispatch import Request, Response, handles
-from metaq.protocol.offsets import GetAllDelayOffset
 from metaq.work_pools import WorkPools
 
 TABLE = "delay"

@@ -23,9 +23,7 @@ from metaq.protocol.bodies import (
     SubscriptionGroupTable,
 )
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Request, Response, handles
-from metaq.protocol.errors import Refused
-from metaq.protocol.groups import (
+from metaq.protocol.commands.groups import (
     DeleteSubscriptionGroup,
     GetAllSubscriptionGroupConfig,
     GetSubscriptionGroupConfig,
@@ -34,6 +32,8 @@ from metaq.protocol.groups import (
     UpdateAndCreateSubscriptionGroupList,
     UpdateAndGetGroupForbidden,
 )
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.names import SYSTEM_GROUPS as SYSTEM_GROUPS
 

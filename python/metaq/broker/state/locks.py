@@ -13,8 +13,8 @@ from metaq.broker.state.topics import Topics
 from metaq.journal.journal import Journal, NotWritten, Unwritten
 from metaq.protocol import names
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
-from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue

@@ -17,9 +17,9 @@ from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.journal.journal import Change, Journal
 from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerOffsets, DataVersion
+from metaq.protocol.commands.offsets import GetAllConsumerOffset
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.handling.peer_log import peer_log
-from metaq.protocol.offsets import GetAllConsumerOffset
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)

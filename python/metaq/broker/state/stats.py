@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from metaq._core import Clock, Listener, ListenerFigures, Store
-from metaq.protocol.admin import ViewBrokerStatsData
 from metaq.protocol.bodies import BrokerStatsData, BrokerStatsItem
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.admin import ViewBrokerStatsData
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 

@@ -13,7 +13,7 @@ from metaq.cli.reading.flags import ClusterName, NameServers, Output, RegisterAd
 
 if TYPE_CHECKING:
     from metaq.admin.results import Switched
-    from metaq.protocol.replication import GroupStatus
+    from metaq.protocol.commands.replication import GroupStatus
 
 app = group_of_commands("Show the state of a cluster, and choose masters.")
 settings = group_of_commands("Show and change the settings of running brokers.")

@@ -11,7 +11,7 @@ from metaq.cli.reading.flags import Output
 from metaq.cli.reading.questions import confirm
 
 if TYPE_CHECKING:
-    from metaq.protocol.replication import GroupStatus, NodeStatus
+    from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 
 
 def take_over(

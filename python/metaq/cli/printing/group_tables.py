@@ -8,7 +8,7 @@ import typer
 
 from metaq.cli.printing.formats import size
 from metaq.cli.printing.output import print_table
-from metaq.protocol.replication import GroupStatus, NodeStatus
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 
 
 def print_groups(groups: Sequence[GroupStatus]) -> None:

@@ -17,7 +17,7 @@ from metaq.ha.register import open_register
 
 if TYPE_CHECKING:
     from metaq.ha.decisions.forced import Forced
-    from metaq.protocol.replication import GroupStatus
+    from metaq.protocol.commands.replication import GroupStatus
 
 
 async def force_switch(

@@ -14,9 +14,9 @@ from metaq.client.producer.sending import Sender
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import NOT_MINE, Session
 from metaq.errors import InvalidMessage, NoReply, UnreadableBody
-from metaq.protocol.clients import PushReplyMessageToClient
+from metaq.protocol.commands.clients import PushReplyMessageToClient
+from metaq.protocol.commands.messages import SendReplyMessageV2
 from metaq.protocol.dispatch import Response
-from metaq.protocol.messages import SendReplyMessageV2
 from metaq.protocol.names import reply_topic
 from metaq.protocol.properties import (
     CLUSTER,

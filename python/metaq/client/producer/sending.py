@@ -19,8 +19,8 @@ from metaq.client.session.routes import Queue, Route
 from metaq.client.session.session import Session
 from metaq.errors import InvalidMessage, MetaqError, NoRoute, NotAllSent, NotSent
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.messages import Recalled, RecallMessage, SendBatchMessage, SendMessageV2, Sent
 from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.messages import Recalled, RecallMessage, SendBatchMessage, SendMessageV2, Sent
 from metaq.protocol.names import MASTER_ID
 from metaq.protocol.properties import WAIT, encode_properties
 from metaq.protocol.reply import Reply

@@ -17,9 +17,9 @@ from metaq.client.session.routes import Queue
 from metaq.client.session.session import NOT_MINE, Session
 from metaq.client.user_code import call_user
 from metaq.errors import MetaqError, Undecided, UsageError
-from metaq.protocol.clients import CheckTransactionState
+from metaq.protocol.commands.clients import CheckTransactionState
+from metaq.protocol.commands.messages import EndTransaction
 from metaq.protocol.dispatch import Response
-from metaq.protocol.messages import EndTransaction
 from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION, UNIQUE_KEY
 from metaq.retry import Backoff, retry
 

@@ -15,8 +15,8 @@ from typing import Final
 from metaq.client.session.routes import AskNameServer, Routes
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import ClusterInfo
+from metaq.protocol.commands.routes import GetBrokerClusterInfo
 from metaq.protocol.names import MASTER_ID
-from metaq.protocol.routes import GetBrokerClusterInfo
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from metaq.errors import NotSupported
-from metaq.protocol.admin import GetBrokerConfig
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
+from metaq.protocol.commands.admin import GetBrokerConfig
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.reply import Reply
 

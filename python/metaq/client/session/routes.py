@@ -14,10 +14,10 @@ from metaq.errors import MetaqError, NoRoute
 from metaq.protocol.bodies import READ, WRITE, ClusterInfo, QueueData, TopicRouteData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
+from metaq.protocol.commands.routes import GetBrokerClusterInfo, GetRouteInfoByTopic
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.names import MASTER_ID, TEMPLATE_TOPIC
 from metaq.protocol.reply import Reply
-from metaq.protocol.routes import GetBrokerClusterInfo, GetRouteInfoByTopic
 
 _log = logging.getLogger(__name__)
 

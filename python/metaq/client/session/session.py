@@ -23,14 +23,14 @@ from metaq.client.tasks import Tasks
 from metaq.client.telemetry.telemetry import Telemetry
 from metaq.errors import ClientClosed, MetaqError, NoRoute, UsageError
 from metaq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
-from metaq.protocol.clients import HeartBeat, UnregisterClient
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
+from metaq.protocol.commands.clients import HeartBeat, UnregisterClient
+from metaq.protocol.commands.routes import GetBrokerClusterInfo
 from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.names import MASTER_ID
 from metaq.protocol.reply import Reply
-from metaq.protocol.routes import GetBrokerClusterInfo
 from metaq.remoting import Connection, Connections, split_address, split_addresses
 from metaq.settings import NetworkSettings
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from metaq.client.producer.results import SendResult
     from metaq.client.session.routes import Routes
     from metaq.client.telemetry.trace_topic import TraceTopic
-    from metaq.protocol.messages import EndTransaction
+    from metaq.protocol.commands.messages import EndTransaction
 
 _log = logging.getLogger(__name__)
 

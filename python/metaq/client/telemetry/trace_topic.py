@@ -48,7 +48,7 @@ from metaq.protocol.trace_entries import (
 if TYPE_CHECKING:
     from metaq.client.message import Message, Outgoing
     from metaq.client.session.session import Session
-    from metaq.protocol.messages import EndTransaction
+    from metaq.protocol.commands.messages import EndTransaction
 
 _log = logging.getLogger(__name__)
 

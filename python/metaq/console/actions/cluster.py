@@ -6,7 +6,7 @@ from metaq.admin.health.redaction import without_secrets
 from metaq.console.actions.action import Action, Call, FormError, Outcome, Preview
 from metaq.console.figures import size, span
 from metaq.console.rendering import segment
-from metaq.protocol.replication import GroupStatus, NodeStatus
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 
 
 class SwitchMaster(Action):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from metaq.admin.aio import Admin
-from metaq.admin.results import GroupOverview, Health, TopicOverview
+from metaq.admin.health.results import Health
+from metaq.admin.results import GroupOverview, TopicOverview
 from metaq.errors import MetaqError
 
 _LOG = logging.getLogger(__name__)

@@ -11,14 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from metaq.admin.aio import Admin
-from metaq.admin.results import (
-    BrokerFailure,
-    GroupFigures,
-    GroupOverview,
-    Health,
-    TopicFigures,
-    TopicOverview,
-)
+from metaq.admin.health.results import Health
+from metaq.admin.results import BrokerFailure, GroupFigures, GroupOverview, TopicFigures, TopicOverview
 from metaq.console.live.asking import Answers, ask
 from metaq.console.live.history import CLUSTER, History, Kind
 from metaq.console.live.looks import Looks

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self, TypeVar
 
+from metaq.admin.health.results import BrokerHealth, Health
 from metaq.admin.health.state import NOT_REGISTERED
-from metaq.admin.results import BrokerFailure, BrokerHealth, GroupFigures, Health, TopicFigures
+from metaq.admin.results import BrokerFailure, GroupFigures, TopicFigures
 from metaq.console.live.trends import UNKNOWN, Trend
 from metaq.protocol.names import DEAD_LETTER_PREFIX
 

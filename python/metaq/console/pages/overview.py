@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from metaq.admin.results import Finding, Health
+from metaq.admin.health.results import Finding, Health
 from metaq.console.console import console_of
 from metaq.console.live.paging import page
 from metaq.console.live.tables import GroupTable

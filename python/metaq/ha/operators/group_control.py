@@ -11,8 +11,8 @@ from collections.abc import Coroutine
 from typing import Final, Protocol
 
 from metaq.ha.conducting.conductor import SwitchRefused
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 from metaq.protocol.names import MASTER_ID
-from metaq.protocol.replication import GroupStatus, NodeStatus
 
 __all__ = ["GroupControl", "GroupStatus", "NodeStatus", "StandAlone", "SwitchRefused"]
 

@@ -8,8 +8,8 @@ from metaq.ha.decisions.fixed import FixedView
 from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, Member, NodeState
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, Link, Own, Role, SeenBeat, SourceState, View
+from metaq.protocol.commands.replication import GroupStatus, NodeRole, NodeStateWord, NodeStatus
 from metaq.protocol.names import MASTER_ID
-from metaq.protocol.replication import GroupStatus, NodeRole, NodeStateWord, NodeStatus
 
 
 def group_status(name: str, view: View, address: str) -> GroupStatus:

@@ -20,10 +20,10 @@ from metaq.client.producer.transactions import COMMIT, ROLL_BACK
 from metaq.client.session.session import NOT_MINE, Session
 from metaq.client.sync import Client
 from metaq.errors import MetaqError, NoRoute, NotSent
-from metaq.protocol.clients import CheckTransactionState
+from metaq.protocol.commands.clients import CheckTransactionState
+from metaq.protocol.commands.messages import EndTransaction
 from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.messages import EndTransaction
 from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION, encode_properties
 from metaq.retry import Retry, steady
 from metaq.spark.errors import OptionError

@@ -11,8 +11,8 @@ from metaq.client.producer.transactions import COMMIT, ROLL_BACK
 from metaq.client.session.session import Session
 from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.messages import EndTransaction
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.messages import EndTransaction
 from metaq.protocol.reply import Reply
 from metaq.retry import Backoff, Retry, retry, steady
 from metaq.spark.errors import SparkError

@@ -26,10 +26,10 @@ from metaq.client.session.session import Session
 from metaq.errors import MetaqError, NoRoute
 from metaq.protocol.bodies import ALL_TAGS, READ, TAG, WRITE
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PullMessage, QueryMessage
+from metaq.protocol.commands.messages import PULL_HAS_SUBSCRIPTION, PullMessage, QueryMessage
+from metaq.protocol.commands.offsets import GetMaxOffset, GetMinOffset, QueueOffset
+from metaq.protocol.commands.topics import UpdateAndCreateTopic
 from metaq.protocol.names import MASTER_ID, TOOLS_GROUP
-from metaq.protocol.offsets import GetMaxOffset, GetMinOffset, QueueOffset
-from metaq.protocol.topics import UpdateAndCreateTopic
 from metaq.retry import Retry, steady
 from metaq.spark.errors import OptionError, SparkError
 

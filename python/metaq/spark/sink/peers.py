@@ -12,8 +12,8 @@ from metaq.client.producer.row_sender import route_of
 from metaq.client.session.session import Session
 from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.messages import MeasureQueue
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.messages import MeasureQueue
 from metaq.retry import Retry, steady
 from metaq.spark.errors import OptionError
 

@@ -13,8 +13,14 @@ from metaq.admin.calls import Calls
 from metaq.errors import CommandError
 from metaq.protocol.bodies import BrokerData, ClusterInfo
 from metaq.protocol.command import Command
+from metaq.protocol.commands.replication import (
+    DrainBroker,
+    GetGroupStatus,
+    GroupStatus,
+    NodeStatus,
+    SwitchMaster,
+)
 from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.replication import DrainBroker, GetGroupStatus, GroupStatus, NodeStatus, SwitchMaster
 from metaq.protocol.reply import Reply
 
 PLACES = {1: "h:1", 2: "h:2", 3: "h:3"}

@@ -7,8 +7,8 @@ import msgspec
 from metaq.admin.brokers.group_views import combined, gone_group
 from metaq.ha.group_record import GroupRecord
 from metaq.ha.operators.register_groups import RegisteredGroup
+from metaq.protocol.commands.replication import GroupStatus, NodeStateWord, NodeStatus
 from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.replication import GroupStatus, NodeStateWord, NodeStatus
 from tests.support.ha_views import ONE, THREE, TWO, beat
 
 PLACES = {1: "h:1", 2: "h:2", 3: "h:3"}

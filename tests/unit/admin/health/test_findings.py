@@ -10,14 +10,14 @@ from metaq.admin.health.findings import judge, summarize
 from metaq.admin.health.state import BrokerState, ClusterState
 from metaq.admin.results import BrokerFigures, NameServer
 from metaq.protocol.bodies import HaReplica
-from metaq.protocol.health import (
+from metaq.protocol.commands.health import (
     Backlog,
     BrokerReport,
     CheckReport,
     Conflict,
     DeadLetterCount,
 )
-from metaq.protocol.replication import GroupStatus, NodeStatus
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -12,7 +12,7 @@ from metaq.broker.replication.apache_move import MovePhase, MoveState, _next_ste
 from metaq.broker.replication.apache_source import MasterFacts
 from metaq.broker.replication.apache_start import check_settings
 from metaq.errors import ConfigError
-from metaq.protocol.replication import GroupStatus, NodeStateWord
+from metaq.protocol.commands.replication import GroupStatus, NodeStateWord
 from metaq.settings import MIB
 from tests.support.broker_cluster import broker_options
 

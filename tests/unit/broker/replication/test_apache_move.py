@@ -12,8 +12,8 @@ from metaq.broker.replication.apache_move import ApacheMove, MovePhase, MoveStat
 from metaq.broker.replication.apache_source import ApacheSource, LogRange, MasterFacts
 from metaq.errors import CommandError
 from metaq.journal.journal import Journal
-from metaq.protocol.admin import GetBrokerConfig
 from metaq.protocol.command import Command
+from metaq.protocol.commands.admin import GetBrokerConfig
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.reply import Reply
 from metaq.settings import MIB

@@ -21,10 +21,10 @@ from metaq.protocol.bodies import (
     TopicConfigTable,
 )
 from metaq.protocol.command import Command
-from metaq.protocol.groups import GetAllSubscriptionGroupConfig
-from metaq.protocol.offsets import GetAllConsumerOffset, GetAllDelayOffset
+from metaq.protocol.commands.groups import GetAllSubscriptionGroupConfig
+from metaq.protocol.commands.offsets import GetAllConsumerOffset, GetAllDelayOffset
+from metaq.protocol.commands.topics import GetAllTopicConfig
 from metaq.protocol.reply import Reply
-from metaq.protocol.topics import GetAllTopicConfig
 from tests.support.waiting import run
 
 

@@ -16,8 +16,8 @@ from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.admin import Admin, AdminParts, parse_properties
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
-from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
 from metaq.protocol.bodies import KVTable
+from metaq.protocol.commands.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.process_options import ProcessOptions
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings

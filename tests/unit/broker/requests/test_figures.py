@@ -15,8 +15,7 @@ from metaq.broker.requests.figures import Figures
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.stats import Rates, Statistics
 from metaq.protocol.bodies import ConsumerData, SubscriptionData, SubscriptionGroupConfig, TopicConfig
-from metaq.protocol.errors import Refused
-from metaq.protocol.figures import (
+from metaq.protocol.commands.figures import (
     GetGroupFigures,
     GetTopicFigures,
     GroupLine,
@@ -24,6 +23,7 @@ from metaq.protocol.figures import (
     TopicLine,
     TopicLines,
 )
+from metaq.protocol.errors import Refused
 from metaq.work_pools import WorkPools
 from tests.unit.broker.conftest import NOW_MS
 

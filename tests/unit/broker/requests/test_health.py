@@ -5,8 +5,8 @@ from __future__ import annotations
 from metaq.broker.requests.health import conflicts_of
 from metaq.broker.state.clients import ConsumerGroup, Member
 from metaq.broker.state.runtime_switches import WIRE_NAMES
-from metaq.protocol.admin import CHANGEABLE_SETTINGS
 from metaq.protocol.bodies import SubscriptionData
+from metaq.protocol.commands.admin import CHANGEABLE_SETTINGS
 
 
 def member(number: int, **filters: str) -> Member:

@@ -28,7 +28,7 @@ from metaq.protocol.bodies import (
     SubscriptionData,
     TopicConfig,
 )
-from metaq.protocol.clients import (
+from metaq.protocol.commands.clients import (
     CheckClientConfig,
     GetConsumerConnectionList,
     GetConsumerListByGroup,

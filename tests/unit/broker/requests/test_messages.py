@@ -15,16 +15,16 @@ from metaq.broker.requests.messages import VIEWS_MAX, Messages
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.filters import Filters
 from metaq.protocol.command import Command
-from metaq.protocol.dispatch import RESPONDED
-from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.messages import (
+from metaq.protocol.commands.messages import (
     PullMessage,
     QueryMessage,
     SendMessage,
     SendMessageV2,
     ViewMessageById,
 )
-from metaq.protocol.offsets import GetEarliestMessageStoreTime
+from metaq.protocol.commands.offsets import GetEarliestMessageStoreTime
+from metaq.protocol.dispatch import RESPONDED
+from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.reply import Reply
 from metaq.settings import Program
 from metaq.work_pools import WorkPools

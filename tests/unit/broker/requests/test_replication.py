@@ -10,12 +10,12 @@ import pytest
 from metaq._core import Clock, Store
 from metaq.broker.requests.replication import ReplicationRequests, _Rates
 from metaq.ha.operators.group_control import GroupStatus, NodeStatus, StandAlone, SwitchRefused
-from metaq.protocol.admin import GetBrokerHaStatus
 from metaq.protocol.bodies import HaStatus
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
+from metaq.protocol.commands.admin import GetBrokerHaStatus
+from metaq.protocol.commands.replication import DrainBroker, GetGroupStatus, SwitchMaster
 from metaq.protocol.dispatch import Handlers
-from metaq.protocol.replication import DrainBroker, GetGroupStatus, SwitchMaster
 from metaq.settings import StoreSettings
 from tests.support.fake_request import FakeRequest
 

@@ -16,9 +16,9 @@ from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
 from metaq.protocol.bodies import ConsumerData, ResetOffsetBody, SubscriptionGroupConfig, TopicConfig
 from metaq.protocol.command import Command
+from metaq.protocol.commands.offsets import CloneGroupOffset, ResetConsumerOffset
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.offsets import CloneGroupOffset, ResetConsumerOffset
 from metaq.work_pools import WorkPools
 
 

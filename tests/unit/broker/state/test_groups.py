@@ -18,14 +18,14 @@ from metaq.protocol.bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from metaq.protocol.errors import ProtocolError, Refused
-from metaq.protocol.groups import (
+from metaq.protocol.commands.groups import (
     GetAllSubscriptionGroupConfig,
     GetSubscriptionGroupConfig,
     UpdateAndCreateSubscriptionGroup,
     UpdateAndCreateSubscriptionGroupList,
     UpdateAndGetGroupForbidden,
 )
+from metaq.protocol.errors import ProtocolError, Refused
 
 APACHE_FILE = """{
 \t"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1700000000000},

@@ -14,8 +14,8 @@ from metaq.broker.state.groups import Groups
 from metaq.broker.state.limits import Rates, send_rates
 from metaq.broker.state.policy import compile_group, compile_topic
 from metaq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from metaq.protocol.commands.groups import UpdateAndCreateSubscriptionGroup
 from metaq.protocol.errors import Refused
-from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
 
 DEFAULT = Rates(1_000, 0)
 

@@ -10,7 +10,7 @@ import pytest
 
 from metaq.broker.state.locks import LEASE_MS, QueueLocks
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody, TopicConfig
-from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
+from metaq.protocol.commands.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
 

@@ -10,8 +10,8 @@ import pytest
 
 from metaq._core import Clock, Listener, Store
 from metaq.broker.state.stats import BROKER_PUT, GROUP_GET, TOPIC_PUT, Statistics
-from metaq.protocol.admin import ViewBrokerStatsData
 from metaq.protocol.bodies import BrokerStatsData
+from metaq.protocol.commands.admin import ViewBrokerStatsData
 from metaq.protocol.errors import Refused
 
 

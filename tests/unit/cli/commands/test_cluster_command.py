@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from metaq.cli import app
 from metaq.errors import ConfigError
-from metaq.protocol.replication import STATES
+from metaq.protocol.commands.replication import STATES
 
 
 def test_the_help_explains_every_word() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from metaq.cli.commands.take_over import consequences, parties, progress
 from metaq.errors import CommandError
-from metaq.protocol.replication import GroupStatus, NodeStatus
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 
 RUNS = NodeStatus(0, "h:1", "master", "in sync")
 GONE = NodeStatus(0, "h:1", "master", "gone")

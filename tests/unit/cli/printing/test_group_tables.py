@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.cli.printing.group_tables import print_groups
-from metaq.protocol.replication import GroupStatus, NodeStatus
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 
 MASTER = NodeStatus(1, "h:1", "master", "in sync", 0, 0)
 REPLICA = NodeStatus(2, "h:2", "replica", "catching up", 5 * 1024 * 1024, 2400)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaq.cli.work.forced_switch import consequences
 from metaq.ha.group_record import GroupRecord, Member
 from metaq.ha.operators.register_groups import RegisteredGroup, plan_force
-from metaq.protocol.replication import GroupStatus, NodeStatus
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 from tests.support.ha_views import ONE, RECORD, THREE, TWO, beat
 
 MASTER = NodeStatus(1, "h:1", "master", "in sync", 0, 0)

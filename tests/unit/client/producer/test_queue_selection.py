@@ -11,9 +11,9 @@ from metaq.client.session.routes import Queue, Route, Routes
 from metaq.errors import NoRoute
 from metaq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from metaq.protocol.command import Command
+from metaq.protocol.commands.routes import GetBrokerClusterInfo, GetRouteInfoByTopic
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.reply import Reply
-from metaq.protocol.routes import GetBrokerClusterInfo, GetRouteInfoByTopic
 from tests.support.waiting import run
 
 

@@ -11,8 +11,8 @@ from metaq.client.session.routes import Routes
 from metaq.errors import NoRoute
 from metaq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from metaq.protocol.command import Command
+from metaq.protocol.commands.routes import GetBrokerClusterInfo
 from metaq.protocol.reply import Reply
-from metaq.protocol.routes import GetBrokerClusterInfo
 
 
 class NameServer:

@@ -16,7 +16,7 @@ from metaq.client.session.session import Session
 from metaq.client.telemetry import trace_topic
 from metaq.client.telemetry.trace_topic import TraceTopic
 from metaq.errors import NotSent
-from metaq.protocol.messages import EndTransaction
+from metaq.protocol.commands.messages import EndTransaction
 from metaq.protocol.properties import decode_properties
 
 QUEUE = Queue("t", "broker-a", 1)

@@ -8,14 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from metaq.admin.aio import Admin
-from metaq.admin.results import (
-    BrokerFailure,
-    GroupFigures,
-    Health,
-    NameServer,
-    TopicFigures,
-    TopicOverview,
-)
+from metaq.admin.health.results import Health
+from metaq.admin.results import BrokerFailure, GroupFigures, NameServer, TopicFigures, TopicOverview
 from metaq.console.live.live import Live
 from metaq.console.live.trends import UNKNOWN
 from metaq.console.settings import ConsoleSettings

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metaq.admin.results import BrokerFailure, BrokerHealth, Health, NameServer, TopicFigures
+from metaq.admin.health.results import BrokerHealth, Health
+from metaq.admin.results import BrokerFailure, NameServer, TopicFigures
 from metaq.console.live.tables import (
     KEPT_MS,
     BrokerRow,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metaq.admin.results import BrokerFailure, BrokerHealth, GroupFigures
+from metaq.admin.health.results import BrokerHealth
+from metaq.admin.results import BrokerFailure, GroupFigures
 from metaq.console.live.tables import BrokerRow, GroupRow, GroupTable, TopicTable
 from metaq.console.live.totals import ClusterTotals, totals_of
 

@@ -13,7 +13,7 @@ from metaq.ha.operators.group_control import StandAlone
 from metaq.ha.operators.group_status import fixed_status, group_status, register_status
 from metaq.ha.settings import HaSettings
 from metaq.ha.view import Disk, Own, Role, SourceState
-from metaq.protocol.replication import GroupStatus, NodeStatus
+from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 from tests.support.ha_views import NOW, ONE, RECORD, THREE, TWO, beat, connected, link, own, view
 
 ADDRESS = "10.0.0.1:10911"

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from metaq._core import Listener
-from metaq.protocol import messages
-from metaq.protocol.clients import GetConsumerListByGroup
+from metaq.protocol.commands import messages
+from metaq.protocol.commands.clients import GetConsumerListByGroup
+from metaq.protocol.commands.routes import GetRouteInfoByTopic
 from metaq.protocol.dispatch import Handlers, Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.peer_log import LINES_MAX, PeerLog
 from metaq.protocol.handling.process_options import ProcessOptions
 from metaq.protocol.handling.pump import Pump
 from metaq.protocol.handling.slow_requests import SlowRequests
-from metaq.protocol.routes import GetRouteInfoByTopic
 from metaq.remoting import Connection
 from metaq.server_logging import LogLevels, level_control
 from metaq.settings import ServerSettings

@@ -24,7 +24,7 @@ from metaq.protocol.bodies import (
     ResetOffsetBody,
     ResetOffsetList,
 )
-from metaq.protocol.clients import (
+from metaq.protocol.commands.clients import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
     GetConsumerStatusFromClient,

@@ -39,8 +39,8 @@ from metaq.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
 )
-from metaq.protocol.clients import CheckClientConfig
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.clients import CheckClientConfig
 from metaq.protocol.errors import Refused, Unreachable
 
 if TYPE_CHECKING:

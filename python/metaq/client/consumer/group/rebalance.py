@@ -11,7 +11,7 @@ from metaq.client.session.routes import Queue
 from metaq.client.stderr_fallback import once
 from metaq.errors import MetaqError, NoRoute, explained
 from metaq.protocol.bodies import ConsumerList, LockBatchRequestBody, LockBatchResponseBody
-from metaq.protocol.clients import GetConsumerListByGroup, LockBatchQueues, UnlockBatchQueues
+from metaq.protocol.commands.clients import GetConsumerListByGroup, LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.java_json import MessageQueue
 

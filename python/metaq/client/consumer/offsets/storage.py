@@ -21,7 +21,7 @@ from metaq.journal import FileJournal
 from metaq.journal.file_journal import directory_beside
 from metaq.private_files import whose
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.offsets import (
+from metaq.protocol.commands.offsets import (
     PREVIOUSLY_RESET,
     GetMaxOffset,
     GetMinOffset,

@@ -15,8 +15,8 @@ from metaq.client.consumer.subscription import Subscription
 from metaq.client.session.routes import Queue
 from metaq.errors import UnreadableBody
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.commands.messages import PULL_HAS_SUBSCRIPTION, PULL_SUSPENDS, Pulled, PullMessage
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
-from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PULL_SUSPENDS, Pulled, PullMessage
 from metaq.protocol.names import MASTER_ID
 from metaq.protocol.reply import Reply
 

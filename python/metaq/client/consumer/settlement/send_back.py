@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from metaq.client.consumer.subscription import DEAD_LETTER_LEVEL
 from metaq.client.stderr_fallback import once
+from metaq.protocol.commands.messages import ConsumerSendMsgBack, SendMessageV2, TakenBack
 from metaq.protocol.errors import Refused
-from metaq.protocol.messages import ConsumerSendMsgBack, SendMessageV2, TakenBack
 from metaq.protocol.names import INNER_PRODUCER_GROUP
 from metaq.protocol.properties import (
     DEAD_LETTER_ERROR,

@@ -17,8 +17,8 @@ from metaq.client.consumer.subscription import Subscription
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import MetaqError, NoRoute, UsageError
+from metaq.protocol.commands.messages import PullMessage
 from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.messages import PullMessage
 from metaq.protocol.reply import Reply
 from tests.support.waiting import until
 
