@@ -20,24 +20,11 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 import metaq
 from metaq.admin import Admin
 from metaq.client.session.routes import Queue
-from tests.support.browser import Complaints, SignedIn, check_accessible, sign_in
+from tests.support.browser import PAGES, Complaints, SignedIn, check_accessible, sign_in
 from tests.support.metaq import Metaq
 from tests.support.processes import free_port, freeze
 from tests.support.servers import MetaqServer
 
-PAGES = (
-    "/",
-    "/topics",
-    "/groups",
-    "/messages",
-    "/dead-letters",
-    "/delayed",
-    "/transactions",
-    "/cluster",
-    "/pipelines",
-    "/audit",
-    "/settings",
-)
 TOPIC, GROUP, SENT = "broken-orders", "broken-billing", 12
 
 

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 import metaq
 from metaq.admin import Admin
 from tests.support.browser import (
+    PAGES,
     PHONE,
     Complaints,
     SignedIn,
@@ -21,20 +22,6 @@ from tests.support.browser import (
     fits_width,
 )
 from tests.support.metaq import Metaq
-
-PAGES = (
-    "/",
-    "/topics",
-    "/groups",
-    "/messages",
-    "/dead-letters",
-    "/delayed",
-    "/transactions",
-    "/cluster",
-    "/pipelines",
-    "/audit",
-    "/settings",
-)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -35,6 +35,20 @@ ARGUMENTS = (
 PROGRAMS = ("chromium-headless-shell", "chromium")
 """The first draws the same pages without the frame of a browser, which takes half of the CPU time."""
 TIMEOUT_MS = 30_000
+PAGES = (
+    "/",
+    "/topics",
+    "/groups",
+    "/messages",
+    "/dead-letters",
+    "/delayed",
+    "/transactions",
+    "/cluster",
+    "/pipelines",
+    "/audit",
+    "/settings",
+)
+"""The pages that the menu leads to."""
 WIDE = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 # Without `resultTypes`, axe-core also describes every element that is fine.

@@ -57,6 +57,8 @@ def document(message: Message) -> dict[str, object]:
     """Returns a message as programs read it. A body that is not text is in base 64."""
     from base64 import b64encode
 
+    from metaq.admin.messages.message_facts import message_facts
+
     body: bytes | None = None
     text: str | None = None
     fault: str | None = None
@@ -69,20 +71,7 @@ def document(message: Message) -> dict[str, object]:
     except UnicodeDecodeError:
         pass
     return {
-        "topic": message.topic,
-        "broker": None if message.queue is None else message.queue.broker,
-        "queue_id": None if message.queue is None else message.queue.id,
-        "queue_offset": message.queue_offset,
-        "id": message.id,
-        "offset_id": message.offset_id,
-        "tag": message.tag,
-        "keys": list(message.keys),
-        "born_timestamp_ms": message.born_at,
-        "store_timestamp_ms": message.stored_at,
-        "born_host": message.born_host,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "properties": {**message.system_properties, **message.properties},
+        **message_facts(message),
         "body": text,
         "body_base64": None if body is None else b64encode(body).decode(),
         "body_error": fault,

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metaq.admin.messages.message_facts import message_facts
 from metaq.client.message import Message
 from metaq.console.console import console_of
 from metaq.console.csv_files import csv_text
@@ -58,7 +59,7 @@ def _content(name: str, kind: str, found: FoundMessages) -> bytes:
 def _record_of(row: MessageRow) -> dict[str, object]:
     if row.is_read:
         return record(row.message)
-    return _facts(row.message) | {"body": None, "body_base64": None, "body_error": NOT_READ}
+    return message_facts(row.message) | {"body": None, "body_base64": None, "body_error": NOT_READ}
 
 
 def attachment(file: str) -> dict[str, str]:
@@ -82,27 +83,7 @@ def record(message: Message) -> dict[str, object]:
             encoded = b64encode(body).decode()
     except UnreadableBody as error:
         fault = str(error)
-    return _facts(message) | {"body": text, "body_base64": encoded, "body_error": fault}
-
-
-def _facts(message: Message) -> dict[str, object]:
-    queue = message.queue
-    return {
-        "topic": message.topic,
-        "broker": None if queue is None else queue.broker,
-        "queue_id": None if queue is None else queue.id,
-        "queue_offset": message.queue_offset,
-        "id": message.id,
-        "offset_id": message.offset_id,
-        "tag": message.tag,
-        "keys": list(message.keys),
-        "born_timestamp_ms": message.born_at,
-        "store_timestamp_ms": message.stored_at,
-        "born_host": message.born_host,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "properties": {**message.system_properties, **message.properties},
-    }
+    return message_facts(message) | {"body": text, "body_base64": encoded, "body_error": fault}
 
 
 def _is_partial(found: FoundMessages) -> bool:
