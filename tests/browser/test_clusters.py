@@ -220,6 +220,7 @@ def test_everything_stays_below_the_path_of_a_proxy(
         page.keyboard.press("Escape")
         page.get_by_role("button", name="中文").click()
         expect(page.locator("html")).to_have_attribute("lang", "zh-CN")
+        page.wait_for_load_state()
         page.keyboard.press("Control+k")
         page.get_by_role("combobox").fill("proxied-ord")
         expect(page.get_by_role("option", name="proxied-orders").first).to_be_visible()
