@@ -70,7 +70,7 @@ def _sends(broker: str, seconds: float) -> dict[str, float]:
 
 @contextmanager
 def _watching(visitor: Visitor, viewers: int) -> Iterator[list[str]]:
-    """Lets so many people look. Yields the pages that they were shown."""
+    """Lets this many people look. Yields the pages that they were shown."""
     shown: list[str] = []
     over = threading.Event()
     with ThreadPoolExecutor(max(viewers, 1)) as pool:
