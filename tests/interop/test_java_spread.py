@@ -38,7 +38,13 @@ from tests.interop.spread import (
 from tests.interop.test_java_flow import BURST, RATE, limit
 from tests.interop.test_java_functions import FUNCTIONS, WANTED, painted
 from tests.interop.test_java_request import replier
-from tests.interop.test_java_three_brokers import BROKERS, EVERY_QUEUE, QUEUES, RECOVERY_TIMEOUT_S
+from tests.interop.test_java_three_brokers import (
+    BROKERS,
+    EVERY_QUEUE,
+    QUEUES,
+    RECOVERY_TIMEOUT_S,
+    wait_for_halves,
+)
 from tests.interop.test_java_timer import RECALLS, assert_not_early, timed
 from tests.support.servers import Cluster, start_cluster, uses_apache
 from tests.support.waiting import eventually, moment_between
@@ -73,8 +79,7 @@ def test_a_function_chooses_on_every_broker(java: Clients) -> None:
     wanted = [m["body"] for m in (*before, *then) if m["body"].endswith(("-red", "-green"))]
     producer.send(topic, before, how="queue")
     consumers = [java.push_consumer(topic, group=group, sql=WANTED) for group in [unique("G")] * 2]
-    shares = [consumer.wait_for_assignment(topic, len(EVERY_QUEUE) // 2) for consumer in consumers]
-    assert shares[0] | shares[1] == EVERY_QUEUE
+    wait_for_halves(consumers, topic)
     wait_for_bodies(consumers, [body for body in wanted if "-before-" in body])
     producer.send(topic, then, how="queue")  # By now the consumers wait at the ends of their queues.
     found = wait_for_bodies(consumers, wanted)
@@ -218,8 +223,7 @@ def test_running_groups_are_reset_on_every_broker(java: Clients) -> None:
         for group in (answered, told)
     }
     for consumers in groups.values():
-        shares = [consumer.wait_for_assignment(topic, len(EVERY_QUEUE) // 2) for consumer in consumers]
-        assert shares[0] | shares[1] == EVERY_QUEUE
+        wait_for_halves(consumers, topic)
     producer = java.producer()
     before, after = (to_every_queue(numbered(2, part)) for part in ("before", "after"))
     producer.send(topic, before, how="queue")
@@ -304,7 +308,7 @@ def test_messages_are_found_on_whichever_broker_has_them(java: Clients) -> None:
 def test_tools_see_what_runs_on_every_broker(java: Clients) -> None:
     topic, group, producers = java.topic(queues=QUEUES), java.retrying_group(), unique("P")
     consumers = [java.push_consumer(topic, group=group) for _ in range(2)]
-    shares = [consumer.wait_for_assignment(topic, len(EVERY_QUEUE) // 2) for consumer in consumers]
+    shares = wait_for_halves(consumers, topic)
     producer = java.producer(group=producers, **OFTEN)
     begin, then = (to_every_queue(numbered(2, part)) for part in ("begin", "then"))
     sent = producer.send(topic, begin, how="queue")

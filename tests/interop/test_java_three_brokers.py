@@ -29,6 +29,15 @@ HEARTBEAT_INTERVAL_MS = 1_000
 COUNT = 24
 
 
+def wait_for_halves(consumers: list[PushConsumer], topic: str) -> list[set[Queue]]:
+    """Waits until two consumers share all queues. One may have its half before the other has left it."""
+
+    def shares() -> list[set[Queue]]:
+        return [consumer.wait_for_assignment(topic, len(EVERY_QUEUE) // 2) for consumer in consumers]
+
+    return eventually(shares, lambda found: found[0] | found[1] == EVERY_QUEUE, 90, "both halves")
+
+
 def made(kind: str, **more: object) -> list[Message]:
     return [{"body": f"{kind}-{number}", **more} for number in range(COUNT)]
 
@@ -42,12 +51,7 @@ def test_one_of_three_brokers_is_lost(
     topic, group = clients.topic(queues=QUEUES), clients.retrying_group()
     often = {"heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS}
     sharing = [clients.push_consumer(topic, group=group, **often) for _ in range(2)]
-
-    def shares() -> list[set[Queue]]:
-        return [consumer.wait_for_assignment(topic, len(EVERY_QUEUE) // 2) for consumer in sharing]
-
-    # One of them may have its half before the other has left it.
-    eventually(shares, lambda found: found[0] | found[1] == EVERY_QUEUE, 90, "both halves")
+    wait_for_halves(sharing, topic)
     in_order = unique("G")
     ordered = clients.push_consumer(topic, group=in_order, orderly=True, fails=False, **often)
     ordered.wait_for_assignment(topic, len(EVERY_QUEUE))
