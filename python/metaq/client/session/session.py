@@ -90,6 +90,8 @@ class Session:
         self._heartbeat_interval_s = heartbeat_interval_s
         self._producers: dict[str, int] = {}
         self._consumers: list[Provider] = []
+        self._beats: set[asyncio.Future[None]] = set()
+        """Heartbeats without an answer yet."""
         self._handlers: dict[int, list[Handler]] = {}
         self._tasks = Tasks(f"client {self.client_id}")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -311,8 +313,7 @@ class Session:
     async def beat(self) -> None:
         """Sends a heartbeat to every known broker now. Failures are logged."""
         addresses = self._heartbeat_addresses() | self._broker_watch.masters
-        beats = [(address, self._heartbeat_for(address)) for address in addresses]
-        await asyncio.gather(*(self._beat_one(address, data) for address, data in beats if data is not None))
+        await asyncio.gather(*map(self._beat_one, addresses))
 
     # Requests from brokers
 
@@ -371,18 +372,26 @@ class Session:
             if broker_id == MASTER_ID or self._consumers
         }
 
-    async def _beat_one(self, address: str, data: bytes) -> None:
+    async def _beat_one(self, address: str) -> None:
+        if self._heartbeat_for(address) is None:
+            return
         try:
-            connection = await self.connections.get(address)
-            (await connection.call(HeartBeat(), data, CALL_TIMEOUT_S)).check()
+            await self._greet(await self.connections.get(address))
         except MetaqError as error:
             _log.info("heartbeat to %s failed: %s", address, error)
 
     async def _greet(self, connection: Connection) -> None:
-        """Sends a heartbeat first on a new connection, because a restarted broker does not know us."""
+        """Sends a heartbeat. It comes first on a new connection: a restarted broker does not know us."""
         data = self._heartbeat_for(connection.address)
-        if data is not None:
+        if data is None:
+            return
+        under_way = asyncio.get_running_loop().create_future()
+        self._beats.add(under_way)
+        try:
             (await connection.call(HeartBeat(), data, CALL_TIMEOUT_S)).check()
+        finally:
+            self._beats.discard(under_way)
+            under_way.set_result(None)
 
     async def _leave(self, command: UnregisterClient) -> None:
         async def leave(connection: Connection) -> None:
@@ -390,6 +399,9 @@ class Session:
             with contextlib.suppress(MetaqError):
                 await connection.call(command, timeout=goodbye_timeout_s())
 
+        # A broker handles requests side by side: a heartbeat that is under way could bring us back.
+        if self._beats:
+            await asyncio.wait(set(self._beats), timeout=goodbye_timeout_s())
         known = self._heartbeat_addresses() | self._broker_watch.masters
         opened = [connection for connection in self.connections.opened() if connection.address in known]
         await asyncio.gather(*(leave(connection) for connection in opened))
