@@ -10,6 +10,7 @@ A machine that has MySQL 9.0 or newer on its PATH uses that one: the tests have 
 
 from __future__ import annotations
 
+import fcntl
 import platform
 import re
 import shutil
@@ -34,6 +35,8 @@ OLDEST = (9, 0, 0)
 TRIES = 4
 PAUSE_S = 5
 TIMEOUT_S = 900
+# scripts/require.sh locks itself while it uses the machine's package manager.
+LOCK = Path(__file__).resolve().parent / "require.sh"
 ADVICE = "install MySQL 9.0 or newer, so that mysqld is on the PATH"
 
 
@@ -119,9 +122,18 @@ class Apt:
 
     def packages(self, name: str) -> list[Path]:
         """The package and all that it depends on, fetched and checked."""
-        self.run("update")
+        # After an update, the hooks of some machines delete the packages that another apt is installing.
+        with _locked(LOCK):
+            self.run("update")
         self.run("install", "--download-only", name)
         return sorted((self._home / "cache/archives").glob("*.deb"))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _is_debian() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -43,3 +44,25 @@ def test_without_apt_it_says_what_to_install(script: ModuleType, tmp_path: Path)
     )
     assert outcome.returncode != 0
     assert script.ADVICE in outcome.stderr
+
+
+def test_an_update_of_the_package_lists_waits_for_an_installation(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some machines delete all fetched packages after every update, also those that are being installed."""
+    lock = tmp_path / "lock"
+    lock.touch()
+    monkeypatch.setattr(script, "LOCK", lock)
+    locked_during: dict[str, bool] = {}
+
+    def run(_: object, command: str, *__: str) -> None:
+        with lock.open("rb") as other:
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locked_during[command] = False
+            except BlockingIOError:
+                locked_during[command] = True
+
+    monkeypatch.setattr(script.Apt, "run", run)
+    script.Apt(tmp_path / "apt", "mirror", "sid").packages("mysql-server-core")
+    assert locked_during == {"update": True, "install": False}
