@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from metaq import Client
 from metaq.cli import app
 from metaq.pipelines import Progress, Report
 from metaq.pipelines.binlog_mirror.delta import table_path
@@ -41,6 +43,13 @@ class Mirroring:
         self.config = write_config(home / "sync.toml", server, served.nameserver, database)
         self.set_mirror(mirror)
         self.reader: Running | None = None
+
+    def send(self, *bodies: bytes) -> None:
+        """Sends messages to the topic, as a stranger could."""
+        topic = tomllib.loads(self.config.read_text(encoding="utf-8"))["topic"]
+        with Client(topic["namesrv"]) as client, client.producer("strangers") as producer:
+            for body in bodies:
+                producer.send(topic["name"], body)
 
     def set_mirror(self, lines: str) -> None:
         """Writes other lines into the section [mirror]."""

@@ -185,8 +185,24 @@ def test_barriers_in_any_order_and_replays(make_mirror: Make, spark: SparkSessio
         "DELETE FROM t WHERE id > 50",
         "DROP TABLE gone",
     )
+    # Messages of strangers, and one that a newer binlog-sync could not have written either.
+    strangers = [
+        b"\xff\xfe",
+        b"",
+        b"null",
+        b"[1]",
+        b'{"v":1}',
+        b'{"v":1,"kind":"rows","changes":[]}',
+        b'{"v":1,"kind":"x"}',
+    ]
+    strangers += [
+        b'{"v":1,"kind":"snapshot","seq":"ff","database":"d","table":"t","state":"end","begun":"ff",'
+        b'"queues":1,"queue":Infinity}'
+    ]
+    mirroring.send(*strangers)
     done = mirroring.sync()
     assert done.details["batches"] >= 2
+    assert done.details["foreign"] == len(strangers)
     assert mirroring.rows(spark, "t", "id") == mirroring.source("t", "id")
     assert mirroring.rows(spark, "gone", "id") == {}
     assert mirroring.tombstones(spark, "t") == 10

@@ -26,6 +26,7 @@ _DETAILS: Final = {
     "bytes behind": ("metaq_pipeline_lag_bytes", "gauge"),
     "batches": ("metaq_pipeline_batches_total", "counter"),
     "quarantined": ("metaq_pipeline_quarantined_total", "counter"),
+    "foreign": ("metaq_pipeline_foreign_total", "counter"),
     "retries": ("metaq_pipeline_retries_total", "counter"),
 }
 """Details of some pipelines that are metrics."""

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
+from metaq.counts import counted
 from metaq.pipelines.binlog_mirror.columns import SEQUENCE, evolution, wanted_columns
 from metaq.pipelines.binlog_mirror.config import IGNORE, MirrorConfig
 from metaq.pipelines.binlog_mirror.decode import (
     BARRIER,
+    READABLE,
     changes,
     first_sequence,
+    is_newer,
     last_sequence,
     latest,
     message_field,
     messages,
-    readable,
-    require_readable,
+    require_known_version,
 )
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.notes import Barriers, Notes, TableName, barriers_by_table
 from metaq.pipelines.binlog_mirror.policies import ARCHIVE, EMPTY, KEEP, QUARANTINE, SKIP, TablePolicy
 from metaq.pipelines.binlog_mirror.refusals import RefusedRow
 from metaq.pipelines.binlog_mirror.target import MirrorTable, Target
-from metaq.pipelines.binlog_sync.envelope import Field, Kind
+from metaq.pipelines.binlog_sync.envelope import Barrier, Field, Kind, parse_barrier
 
 _log = logging.getLogger(__name__)
+
+LINES_MAX: Final = 10
+"""The log lines of one batch about barriers that binlog-sync did not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,8 @@ class Applied:
     committed_s: int = 0
     """The commit time of the newest change."""
     quarantined: int = 0
+    foreign: int = 0
+    """The messages that binlog-sync did not write; they are left out."""
     tables: set[str] = field(default_factory=set)
     skipped: set[str] = field(default_factory=set)
     """The tables that are left out since the target refused a row."""
@@ -111,14 +118,15 @@ class Applier:
             found.unpersist()
 
     def _apply_all(self, target: Target, found: DataFrame, progress: BatchProgress, batch: BatchId) -> None:
-        summary = _summary(found)
-        require_readable(row.unreadable for row in summary)
+        everything = _summary(found)
+        require_known_version(row.newer for row in everything)
+        self._set_aside(everything)
+        summary = [row for row in everything if row[READABLE]]
         of_rows = [row for row in summary if row[Field.KIND] == Kind.ROWS]
         progress.rows = sum(row.rows for row in of_rows)
         barriers: dict[TableName, Barriers] = {}
         if len(of_rows) < len(summary):
-            texts = found.where(f.col(BARRIER).isNotNull()).select(BARRIER).collect()
-            barriers = barriers_by_table((json.loads(row[0]) for row in texts), target.table_names)
+            barriers = barriers_by_table(self._barriers(found), target.table_names)
         for name in sorted(barriers.keys() | {_name(row) for row in of_rows}):
             progress.begin(".".join(name))
             of_table = [row for row in of_rows if _name(row) == name]
@@ -127,6 +135,39 @@ class Applier:
             progress.rows_done += rows
             self.applied.rows += rows
         self._count(summary)
+
+    def _set_aside(self, summary: list[Row]) -> None:
+        """Counts and logs the messages that binlog-sync cannot have written. They stay in the topic."""
+        for row in summary:
+            if not row[READABLE]:
+                self.applied.foreign += row.messages
+                _log.warning(
+                    "%s from offset %d of queue %d on: binlog-sync did not write this, the mirror goes on"
+                    " without it",
+                    counted(row.messages, "message"),
+                    row.first.queueOffset,
+                    row.first.queueId,
+                )
+
+    def _barriers(self, found: DataFrame) -> Iterator[tuple[Barrier, int]]:
+        """Decodes the barriers of a batch; sets those aside that binlog-sync cannot have written."""
+        texts = found.where(f.col(READABLE) & f.col(BARRIER).isNotNull())
+        foreign = 0
+        for row in texts.select(BARRIER, "queueId", "queueOffset").collect():
+            try:
+                yield parse_barrier(row[BARRIER])
+            except (KeyError, TypeError, ValueError) as error:
+                foreign += 1
+                if foreign <= LINES_MAX:
+                    _log.warning(
+                        "message %d of queue %d is left out, because binlog-sync does not write this: %r",
+                        row.queueOffset,
+                        row.queueId,
+                        error,
+                    )
+        if foreign > LINES_MAX:
+            _log.warning("%s like these were left out", counted(foreign - LINES_MAX, "more message"))
+        self.applied.foreign += foreign
 
     def _apply_table(
         self,
@@ -241,7 +282,8 @@ class Applier:
     ) -> DataFrame:
         """Returns the newest change of every row of a table; raises MirrorError."""
         rows = found.where(
-            (message_field(Field.KIND) == Kind.ROWS)
+            f.col(READABLE)
+            & (message_field(Field.KIND) == Kind.ROWS)
             & (message_field(Field.DATABASE) == name[0])
             & (message_field(Field.TABLE) == name[1])
         )
@@ -287,13 +329,17 @@ def _undefined(table: str, version: int, lowest: str) -> MirrorError:
 
 
 def _summary(found: DataFrame) -> list[Row]:
-    """Counts messages and rows by table, schema version and kind.
+    """Counts messages and rows by table, schema version and kind, and the unreadable messages by queue.
 
     One query collects everything, because each query of a batch costs as much as some thousand rows.
     """
+    fields = (Field.DATABASE, Field.TABLE, Field.SCHEMA, Field.KIND)
     return (
         found.groupBy(
-            *(message_field(name) for name in (Field.DATABASE, Field.TABLE, Field.SCHEMA, Field.KIND))
+            READABLE,
+            f.when(~f.col(READABLE), f.col("queueId")).alias("queueId"),
+            # Strangers may write any names.
+            *(f.when(f.col(READABLE), message_field(name)).alias(name) for name in fields),
         )
         .agg(
             f.count("*").alias("messages"),
@@ -302,7 +348,8 @@ def _summary(found: DataFrame) -> list[Row]:
             f.max(last_sequence()).alias("highest"),
             f.sum(f.size(message_field(Field.CHANGES))).alias("rows"),
             f.max(message_field(Field.COMMITTED)).alias("committed_s"),
-            f.min(f.when(~readable(), f.struct("queueId", "queueOffset"))).alias("unreadable"),
+            f.min(f.struct("queueId", "queueOffset")).alias("first"),
+            f.min(f.when(is_newer(), f.struct("queueId", "queueOffset"))).alias("newer"),
         )
         .collect()
     )

@@ -19,6 +19,8 @@ from metaq.pipelines.spark_runtime import quoted
 
 BARRIER: Final = "barrier"
 """The column with the text of a message that is a barrier, and NULL for rows."""
+READABLE: Final = "readable"
+"""The column that is false for messages that binlog-sync cannot have written."""
 _MESSAGE: Final = "m"
 
 
@@ -28,28 +30,29 @@ def message_field(name: str) -> Column:
 
 
 def last_sequence() -> Column:
-    """Returns the sequence number of the last change of a message."""
-    return f.element_at(message_field(Field.CHANGES), -1)[Field.SEQUENCE]
+    """Returns the sequence number of the last change of a message; NULL if it has none."""
+    return f.try_element_at(message_field(Field.CHANGES), f.lit(-1))[Field.SEQUENCE]
 
 
 def first_sequence() -> Column:
-    """Returns the sequence number of the first change of a message."""
-    return message_field(Field.CHANGES)[0][Field.SEQUENCE]
+    """Returns the sequence number of the first change of a message; NULL if it has none."""
+    return f.get(message_field(Field.CHANGES), 0)[Field.SEQUENCE]
 
 
 def messages(frame: DataFrame) -> DataFrame:
-    """Parses the envelope of each message: a struct of its fields, its size, and `barrier`."""
+    """Parses the envelope of each message: a struct of its fields, its size, `barrier` and `readable`."""
     text = f.col("body").cast("string")
-    return frame.select("queueId", "queueOffset", text.alias("text")).select(
+    parsed = frame.select("queueId", "queueOffset", text.alias("text")).select(
         "queueId",
         "queueOffset",
         f.from_json("text", SPARK_SCHEMA).alias(_MESSAGE),
         f.length("text").alias("bytes"),
         f.when(f.get_json_object("text", f"$.{Field.KIND}") != Kind.ROWS, f.col("text")).alias(BARRIER),
     )
+    return parsed.withColumn(READABLE, _is_readable())
 
 
-def readable() -> Column:
+def _is_readable() -> Column:
     """Returns whether binlog-sync can have written a message."""
     changes = message_field(Field.CHANGES)
     is_complete = message_field(Field.DATABASE).isNotNull()
@@ -71,13 +74,18 @@ def readable() -> Column:
     return f.coalesce(is_fine, f.lit(False))
 
 
-def require_readable(unreadable: Iterable[Row | None]) -> None:
+def is_newer() -> Column:
+    """Returns whether a newer version of binlog-sync may have written a message."""
+    return f.coalesce(message_field(Field.VERSION) > VERSION, f.lit(False))
+
+
+def require_known_version(newer: Iterable[Row | None]) -> None:
     """Raises MirrorError for the first of these messages (queue and offset), if there is one."""
-    bad = min(((row.queueId, row.queueOffset) for row in unreadable if row is not None), default=None)
+    bad = min(((row.queueId, row.queueOffset) for row in newer if row is not None), default=None)
     if bad is not None:
         raise MirrorError(
-            f"message {bad[1]} of queue {bad[0]} was not written by this version of binlog-sync",
-            hint="check that binlog-sync fills this topic, and that both have the same version",
+            f"message {bad[1]} of queue {bad[0]} was written by a newer version of binlog-sync",
+            hint="update binlog-mirror: without this message the mirror would lack changes",
         )
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from metaq.pipelines.binlog_sync.envelope import DdlBarrier
 from metaq.pipelines.binlog_sync.reading import ddl
-
-_DROP: Final = re.compile(r"\s*(?:/\*.*?\*/\s*)*DROP\s", re.IGNORECASE | re.DOTALL)
 
 
 def dropped_tables(barrier: DdlBarrier) -> set[tuple[str, str]]:
     """Returns the named tables that no longer exist after a statement: dropped ones, and old names."""
     statement = ddl.parse(barrier.statement, barrier.database)
-    if _DROP.match(barrier.statement):
+    if ddl.drops(barrier.statement):
         return set(barrier.names)
     # A chain such as `a TO b, c TO a` gives a name to another table.
     gone = {old for old, _ in statement.renamed} - {new for _, new in statement.renamed}

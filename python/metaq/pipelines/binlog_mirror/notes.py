@@ -6,9 +6,9 @@ Notes only grow. So a batch that is applied twice, or late, changes nothing. The
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -16,14 +16,11 @@ from metaq.pipelines.binlog_mirror.dropped import dropped_tables, drops_database
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.policies import EMPTY
 from metaq.pipelines.binlog_sync.envelope import (
+    Barrier,
     DdlBarrier,
-    Field,
-    Kind,
     RangeBarrier,
     SchemaBarrier,
     SnapshotBarrier,
-    decode_barrier,
-    queue_of,
 )
 from metaq.pipelines.binlog_sync.reading import ddl
 from metaq.pipelines.binlog_sync.values.columns import Definition
@@ -276,9 +273,9 @@ class Barriers:
 
 
 def barriers_by_table(
-    messages: Iterable[Mapping[str, Any]], tables_of: Callable[[str], Iterable[str]]
+    received: Iterable[tuple[Barrier, int]], tables_of: Callable[[str], Iterable[str]]
 ) -> dict[TableName, Barriers]:
-    """Groups the barriers of a batch by table; raises MirrorError.
+    """Groups the barriers of a batch, each with its queue, by table.
 
     `tables_of` returns the tables of a database that have mirrors.
     """
@@ -287,32 +284,28 @@ def barriers_by_table(
     def of(database: str, table: str) -> Barriers:
         return found.setdefault((database, table), Barriers())
 
-    try:
-        # Definitions come first: the same batch may drop their database.
-        for message in sorted(messages, key=lambda message: message[Field.KIND] != Kind.SCHEMA):
-            barrier = decode_barrier(message)
-            if isinstance(barrier, SchemaBarrier):
-                of(barrier.database, barrier.table).definitions.append(
-                    (barrier.sequence, barrier.schema, barrier.definition)
-                )
-            elif isinstance(barrier, SnapshotBarrier):
-                barriers = of(barrier.database, barrier.table)
-                if barrier.state == SnapshotBarrier.END:
-                    barriers.ends.append((barrier.begun, queue_of(message), barrier.queues))
-                elif barrier.state == SnapshotBarrier.BEGIN:
-                    barriers.begins.append(barrier.begun)
-            elif isinstance(barrier, RangeBarrier):
-                of(barrier.database, barrier.table).ranges.append((barrier, queue_of(message)))
-            elif isinstance(barrier, DdlBarrier) and ddl.empties(barrier.statement):
-                names, gone = set(barrier.names), dropped_tables(barrier)
-                if drops_database(barrier):
-                    names = {(barrier.database, name) for name in tables_of(barrier.database)}
-                    names |= {name for name in found if name[0] == barrier.database}
-                    gone = names
-                for name in names - gone:
-                    of(*name).floors.append(barrier.sequence)
-                for name in gone:
-                    of(*name).drops.append((barrier.sequence, queue_of(message), barrier.queues))
-    except (KeyError, TypeError, ValueError) as error:
-        raise MirrorError(f"the topic has a message that binlog-sync does not write: {error!r}") from None
+    # Definitions come first: the same batch may drop their database.
+    for barrier, queue in sorted(received, key=lambda each: not isinstance(each[0], SchemaBarrier)):
+        if isinstance(barrier, SchemaBarrier):
+            of(barrier.database, barrier.table).definitions.append(
+                (barrier.sequence, barrier.schema, barrier.definition)
+            )
+        elif isinstance(barrier, SnapshotBarrier):
+            barriers = of(barrier.database, barrier.table)
+            if barrier.state == SnapshotBarrier.END:
+                barriers.ends.append((barrier.begun, queue, barrier.queues))
+            else:
+                barriers.begins.append(barrier.begun)
+        elif isinstance(barrier, RangeBarrier):
+            of(barrier.database, barrier.table).ranges.append((barrier, queue))
+        elif isinstance(barrier, DdlBarrier) and ddl.empties(barrier.statement):
+            names, gone = set(barrier.names), dropped_tables(barrier)
+            if drops_database(barrier):
+                names = {(barrier.database, name) for name in tables_of(barrier.database)}
+                names |= {name for name in found if name[0] == barrier.database}
+                gone = names
+            for name in names - gone:
+                of(*name).floors.append(barrier.sequence)
+            for name in gone:
+                of(*name).drops.append((barrier.sequence, queue, barrier.queues))
     return found

@@ -150,6 +150,7 @@ def update_progress(progress: Progress, applied: Applied) -> None:
         "batches": applied.batches,
         "tables": len(applied.tables),
         "quarantined": applied.quarantined,
+        "foreign": applied.foreign,
         "skipped": ", ".join(sorted(applied.skipped)) or None,
         "newest_commit": _moment(applied.committed_s) if applied.committed_s else None,
     }

@@ -118,6 +118,45 @@ class QueueChooser:
 
 # Barriers
 
+QUEUES_MAX: Final = 1_000_000
+QUEUES_UNKNOWN: Final = QUEUES_MAX
+"""Older messages of the kind `ddl` do not say how many queues get them. Such a drop never becomes complete,
+so the mirror keeps the rows."""
+COLUMN_VALUE_MAX: Final = 2**64 - 1
+"""The largest value of an unsigned BIGINT."""
+
+_SEQUENCE: Final = re.compile(r"[0-9a-f-]{1,64}")
+
+
+def _text(document: Mapping[str, Any], name: str) -> str:
+    value = document[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is not a text")
+    return value
+
+
+def _number(document: Mapping[str, Any], name: str, lowest: int, highest: int) -> int:
+    value = document[name]
+    if type(value) is not int:
+        raise TypeError(f"{name} is not a whole number")
+    if not lowest <= value <= highest:
+        raise ValueError(f"{name} is {value}, which is not between {lowest} and {highest}")
+    return value
+
+
+def _sequence(document: Mapping[str, Any], name: str) -> str:
+    value = _text(document, name)
+    if not _SEQUENCE.fullmatch(value):
+        raise ValueError(f"{name} is {value[:64]!r}, which is not a sequence number")
+    return value
+
+
+def _queues(document: Mapping[str, Any]) -> int:
+    """Returns the number of queues that get this barrier; checks that its own queue is one of them."""
+    queues = _number(document, "queues", 1, QUEUES_MAX)
+    _number(document, "queue", 0, queues - 1)
+    return queues
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaBarrier:
@@ -142,10 +181,10 @@ class SchemaBarrier:
     def decode(cls, document: Mapping[str, Any]) -> Self:
         """Raises KeyError, TypeError or ValueError."""
         return cls(
-            document["seq"],
-            document["database"],
-            document["table"],
-            int(document["schema"]),
+            _sequence(document, "seq"),
+            _text(document, "database"),
+            _text(document, "table"),
+            _number(document, "schema", 0, 2**31 - 1),
             Definition.decode(document),
         )
 
@@ -178,13 +217,16 @@ class SnapshotBarrier:
     @classmethod
     def decode(cls, document: Mapping[str, Any]) -> Self:
         """Raises KeyError, TypeError or ValueError."""
+        state = _text(document, "state")
+        if state not in (cls.BEGIN, cls.END):
+            raise ValueError(f"state is {state[:64]!r}")
         return cls(
-            document["seq"],
-            document["database"],
-            document["table"],
-            document["state"],
-            document["begun"],
-            int(document["queues"]),
+            _sequence(document, "seq"),
+            _text(document, "database"),
+            _text(document, "table"),
+            state,
+            _sequence(document, "begun"),
+            _queues(document),
         )
 
 
@@ -217,18 +259,19 @@ class RangeBarrier:
     @classmethod
     def decode(cls, document: Mapping[str, Any]) -> Self:
         """Raises KeyError, TypeError or ValueError."""
-        first, last = (None if document[end] is None else int(document[end]) for end in ("first", "last"))
-        if not re.fullmatch(r"[0-9a-f-]+", document["begun"]):
-            raise ValueError(f"{document['begun']!r} is not a sequence number")
+        first, last = (
+            None if document[end] is None else _number(document, end, -(2**63), COLUMN_VALUE_MAX)
+            for end in ("first", "last")
+        )
         return cls(
-            document["seq"],
-            document["database"],
-            document["table"],
-            document["column"],
+            _sequence(document, "seq"),
+            _text(document, "database"),
+            _text(document, "table"),
+            _text(document, "column"),
             first,
             last,
-            document["begun"],
-            int(document["queues"]),
+            _sequence(document, "begun"),
+            _queues(document),
         )
 
 
@@ -260,13 +303,16 @@ class DdlBarrier:
         """Raises KeyError, TypeError or ValueError."""
         # Older messages have only `tables`, whose dots are ambiguous.
         pairs = document.get("names") or [name.split(".", 1) for name in document["tables"]]
+        names = tuple((database, table) for database, table in pairs)
+        if not all(isinstance(part, str) for name in names for part in name):
+            raise TypeError("names are not texts")
         return cls(
-            document["seq"],
-            document["database"],
-            document["action"],
-            tuple((database, table) for database, table in pairs),
-            document["statement"],
-            int(document.get("queues", 0)),
+            _sequence(document, "seq"),
+            _text(document, "database"),
+            _text(document, "action"),
+            names,
+            _text(document, "statement"),
+            _queues(document) if "queues" in document else QUEUES_UNKNOWN,
         )
 
 
@@ -280,6 +326,11 @@ class QueuesBarrier:
 
     def fields(self) -> dict[str, object]:
         return {"queues": self.queues}
+
+    @classmethod
+    def decode(cls, document: Mapping[str, Any]) -> Self:
+        """Raises KeyError, TypeError or ValueError."""
+        return cls(_sequence(document, "seq"), _queues(document))
 
 
 Barrier = SchemaBarrier | SnapshotBarrier | RangeBarrier | DdlBarrier | QueuesBarrier
@@ -303,18 +354,29 @@ _DECODERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Barrier]]] = {
     Kind.SNAPSHOT: SnapshotBarrier.decode,
     Kind.RANGE: RangeBarrier.decode,
     Kind.DDL: DdlBarrier.decode,
+    Kind.QUEUES: QueuesBarrier.decode,
 }
 
 
-def decode_barrier(document: Mapping[str, Any]) -> Barrier | None:
-    """Decodes a barrier, or returns None if a reader need not know it.
+def decode_barrier(document: Mapping[str, Any]) -> tuple[Barrier, int]:
+    """Decodes a barrier and the queue of this copy.
 
-    Raises KeyError, TypeError or ValueError if a field is missing or wrong.
+    Raises KeyError, TypeError or ValueError if a field is missing or wrong, or if the kind is unknown.
     """
-    decode = _DECODERS.get(document[Field.KIND])
-    return None if decode is None else decode(document)
+    decode = _DECODERS.get(_text(document, Field.KIND))
+    if decode is None:
+        raise ValueError(f"{document[Field.KIND][:64]!r} is not a kind of message")
+    return decode(document), _number(document, "queue", 0, QUEUES_MAX - 1)
 
 
-def queue_of(document: Mapping[str, Any]) -> int:
-    """Returns the queue of a barrier's copy; raises KeyError, TypeError or ValueError."""
-    return int(document["queue"])
+def parse_barrier(text: str) -> tuple[Barrier, int]:
+    """Decodes the text of a barrier; raises KeyError, TypeError or ValueError, as `decode_barrier` does."""
+    try:
+        document = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(document, dict):
+        raise TypeError("the message is not an object")
+    if document.get(Field.VERSION) != VERSION:
+        raise ValueError(f"{Field.VERSION} is not {VERSION}")
+    return decode_barrier(document)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import permutations
 from typing import Any
 from urllib.parse import unquote
@@ -11,8 +12,9 @@ import pytest
 from metaq.pipelines.binlog_mirror.columns import evolution, spark_type, wanted_columns, wider
 from metaq.pipelines.binlog_mirror.delta import table_path
 from metaq.pipelines.binlog_mirror.errors import MirrorError
-from metaq.pipelines.binlog_mirror.notes import Barriers, Notes, barriers_by_table
+from metaq.pipelines.binlog_mirror.notes import Barriers, Notes, TableName, barriers_by_table
 from metaq.pipelines.binlog_mirror.policies import ARCHIVE, DROP, KEEP
+from metaq.pipelines.binlog_sync.envelope import decode_barrier
 from metaq.pipelines.binlog_sync.values.columns import Column, Definition
 
 ONE = Definition((Column("id", "int32", False),), ("id",))
@@ -21,7 +23,12 @@ NAME = ("shop", "t")
 
 
 def message(kind: str, sequence: str, **more: Any) -> dict[str, Any]:
-    return {"kind": kind, "seq": sequence, "database": "shop", "table": "t", **more}
+    return {"kind": kind, "seq": sequence, "database": "shop", "table": "t", "queue": 0, **more}
+
+
+def grouped(messages: Iterable[dict[str, Any]], *tables: str) -> dict[TableName, Barriers]:
+    """Groups the barriers of messages; `tables` are the mirrors of every database."""
+    return barriers_by_table(map(decode_barrier, messages), lambda database: tables)
 
 
 MESSAGES = [
@@ -38,7 +45,7 @@ def test_every_order_gives_the_same_notes() -> None:
     for messages in permutations(MESSAGES):
         notes = Notes("shop.t")
         for one in messages:
-            found = barriers_by_table([one], lambda database: ())
+            found = grouped([one])
             if found:
                 found[NAME].add_to(notes)
         outcomes.add(notes.encode())
@@ -50,7 +57,7 @@ def test_every_order_gives_the_same_notes() -> None:
 
 def test_the_same_barriers_change_nothing_twice() -> None:
     notes = Notes("shop.t")
-    barriers = barriers_by_table(MESSAGES, lambda database: ())[NAME]
+    barriers = grouped(MESSAGES)[NAME]
     assert barriers.add_to(notes)
     assert not barriers.add_to(notes)
     assert barriers.may_empty
@@ -62,7 +69,7 @@ def test_a_range_is_complete_with_its_last_queue_even_if_it_comes_again() -> Non
         for queue in (0, 1)
     ]
     notes = Notes("shop.t")
-    one, both = (barriers_by_table(found, lambda database: ())[NAME] for found in (ends[:1], ends))
+    one, both = (grouped(found)[NAME] for found in (ends[:1], ends))
     assert one.add_to(notes) and not one.complete_ranges(notes)
     assert both.add_to(notes) and not both.add_to(notes)
     # The notes were saved and the run was killed: the batch comes again.
@@ -75,8 +82,8 @@ def test_a_range_is_complete_with_its_last_queue_even_if_it_comes_again() -> Non
 
 def test_a_range_with_a_number_of_another_form_is_refused() -> None:
     wrong = message("range", "a5", column="id", first=1, last=None, begun="a'; DROP", queue=0, queues=1)
-    with pytest.raises(MirrorError, match="not a sequence number"):
-        barriers_by_table([wrong], lambda database: ())
+    with pytest.raises(ValueError, match="not a sequence number"):
+        grouped([wrong])
 
 
 def test_a_snapshot_ends_with_its_last_queue() -> None:
@@ -106,9 +113,9 @@ def test_names_with_dots() -> None:
     drop = message(
         "ddl", "a9", action="table", statement="DROP TABLE t", tables=["a.b.c"], names=[["a.b", "c"]], queue=0
     )
-    assert barriers_by_table([drop], lambda database: ()).keys() == {("a.b", "c")}
+    assert grouped([drop]).keys() == {("a.b", "c")}
     del drop["names"]
-    assert barriers_by_table([drop], lambda database: ()).keys() == {("a", "b.c")}
+    assert grouped([drop]).keys() == {("a", "b.c")}
 
 
 @pytest.mark.parametrize("name", ["..", "_hidden", ".hidden", "a/b", "a.b", "%2E"])
@@ -122,7 +129,7 @@ def test_dropping_a_database_empties_all_its_tables() -> None:
     drop = message(
         "ddl", "a9", action="database", statement="DROP DATABASE shop", tables=[], queue=1, queues=2
     )
-    found = barriers_by_table([drop, MESSAGES[0]], lambda database: ("old",))
+    found = grouped([drop, MESSAGES[0]], "old")
     assert {name: barriers.drops for name, barriers in found.items()} == {
         NAME: [("a9", 1, 2)],
         ("shop", "old"): [("a9", 1, 2)],
@@ -153,14 +160,14 @@ def ddl(statement: str, sequence: str, *names: str, queue: int = 0) -> dict[str,
 def test_tables_that_a_statement_takes_away(
     statement: str, names: tuple[str, ...], dropped: set[str], emptied: set[str]
 ) -> None:
-    found = barriers_by_table([ddl(statement, "a9", *names)], lambda database: ())
+    found = grouped([ddl(statement, "a9", *names)])
     assert {name for (_, name), barriers in found.items() if barriers.drops} == dropped
     assert {name for (_, name), barriers in found.items() if barriers.floors} == emptied
 
 
 def dropped_in(*queues: int) -> Barriers:
     drops = [ddl("DROP TABLE t", "b5", "t", queue=queue) for queue in queues]
-    return barriers_by_table(drops, lambda database: ())[NAME]
+    return grouped(drops)[NAME]
 
 
 @pytest.mark.parametrize("policy", [KEEP, DROP, ARCHIVE])
@@ -172,9 +179,7 @@ def test_a_drop_waits_for_every_queue(policy: str) -> None:
     notes = Notes.decode(notes.encode())
     assert not dropped_in(0).add_to(notes, policy)
     assert dropped_in(1).add_to(notes, policy) and notes.drops["b5"].is_complete
-    again = barriers_by_table([message("schema", "b6", schema=1, **ONE.document())], lambda database: ())[
-        NAME
-    ]
+    again = grouped([message("schema", "b6", schema=1, **ONE.document())])[NAME]
     assert again.recreates(notes.dropped) and not dropped_in(0).recreates(notes.dropped)
     notes.raise_floor("b5")
     assert not notes.drops and not dropped_in(1).add_to(notes, policy)
@@ -189,12 +194,12 @@ def test_a_skipped_table_resumes_where_everything_is_known() -> None:
     for begun in ("b6", "b7"):
         # A snapshot that began before some of the changes that were left out.
         begin = message("snapshot", "c0", state="begin", begun=begun, queue=0, queues=2)
-        assert not barriers_by_table([begin], lambda database: ())[NAME].add_to(notes)
+        assert not grouped([begin])[NAME].add_to(notes)
     begin = message("snapshot", "c1", state="begin", begun="b8", queue=0, queues=2)
-    assert barriers_by_table([begin], lambda database: ())[NAME].add_to(notes)
+    assert grouped([begin])[NAME].add_to(notes)
     assert not notes.skipped
     notes.skip("c2", "again")
-    assert barriers_by_table([ddl("TRUNCATE t", "c3", "t")], lambda database: ())[NAME].add_to(notes)
+    assert grouped([ddl("TRUNCATE t", "c3", "t")])[NAME].add_to(notes)
     assert not notes.skipped
 
 

@@ -7,15 +7,17 @@ import json
 import pytest
 
 from metaq.pipelines.binlog_sync.envelope import (
+    QUEUES_UNKNOWN,
     Barrier,
     DdlBarrier,
     QueuesBarrier,
+    RangeBarrier,
     SchemaBarrier,
     SnapshotBarrier,
     barrier_message,
     decode_barrier,
     encode_change,
-    queue_of,
+    parse_barrier,
     rows_head,
     rows_message,
 )
@@ -42,31 +44,83 @@ def test_rows() -> None:
             SchemaBarrier("a1", "shop", "t", 2, DEFINITION),
             '{"v":1,"kind":"schema","seq":"a1","database":"shop","table":"t","schema":2,"columns":'
             '[{"name":"id","type":"int32","nullable":false},'
-            '{"name":"e","type":"enum","nullable":true,"values":["a","b"]}],"key":["id"],"queue":5}',
+            '{"name":"e","type":"enum","nullable":true,"values":["a","b"]}],"key":["id"],"queue":3}',
         ),
         (
             SnapshotBarrier("a2", "shop", "t", SnapshotBarrier.END, "a1", 4),
             '{"v":1,"kind":"snapshot","seq":"a2","database":"shop","table":"t","state":"end","begun":"a1",'
-            '"queues":4,"queue":5}',
+            '"queues":4,"queue":3}',
         ),
         (
             DdlBarrier("a3", "shop", "truncate", (("shop", "t"),), "TRUNCATE t", 4),
             '{"v":1,"kind":"ddl","seq":"a3","database":"shop","action":"truncate","tables":["shop.t"],'
-            '"names":[["shop","t"]],"statement":"TRUNCATE t","queues":4,"queue":5}',
+            '"names":[["shop","t"]],"statement":"TRUNCATE t","queues":4,"queue":3}',
         ),
     ],
 )
 def test_barriers(barrier: Barrier, text: str) -> None:
-    encoded = barrier_message(barrier, 5)
+    encoded = barrier_message(barrier, 3)
     assert encoded.decode() == text
-    document = json.loads(encoded)
-    assert decode_barrier(document) == barrier
-    assert queue_of(document) == 5
+    assert parse_barrier(text) == (barrier, 3)
 
 
-def test_readers_ignore_other_kinds() -> None:
-    assert decode_barrier(json.loads(barrier_message(QueuesBarrier("a4", 8), 0))) is None
-    assert decode_barrier({"kind": "of the future"}) is None
+def test_the_number_of_queues_survives_a_round_trip() -> None:
+    barrier = QueuesBarrier("a4", 8)
+    assert parse_barrier(barrier_message(barrier, 0).decode()) == (barrier, 0)
+
+
+SNAPSHOT_END = SnapshotBarrier("a2", "shop", "t", SnapshotBarrier.END, "a1", 4)
+DROP = DdlBarrier("a3", "shop", "table", (("shop", "t"),), "DROP TABLE t", 4)
+SCHEMA = SchemaBarrier("a1", "shop", "t", 2, DEFINITION)
+RANGE = RangeBarrier("a5", "shop", "t", "id", 1, None, "a4", 4)
+
+
+@pytest.mark.parametrize(
+    ("barrier", "field", "values"),
+    [
+        (SNAPSHOT_END, "v", [2, "1", None]),
+        (SNAPSHOT_END, "kind", ["of the future", 7, None, []]),
+        (SNAPSHOT_END, "seq", ["", "A1", "a1' OR '", 5, None, "a" * 65]),
+        (SNAPSHOT_END, "queue", [-1, 4, 1.0, "0", True, None]),
+        (SNAPSHOT_END, "queues", [0, -1, 10**30, "4", True, None]),
+        (SNAPSHOT_END, "state", ["over", None]),
+        (SNAPSHOT_END, "begun", ["a'; DROP", 1]),
+        (SNAPSHOT_END, "database", [None, 7, ["shop"]]),
+        (DROP, "queues", [0, 2**40, None]),
+        (DROP, "names", [[["shop"]], [["shop", 7]], "ab", 7]),
+        (DROP, "statement", [None, {}]),
+        (SCHEMA, "schema", [2**31, -1, "2"]),
+        (SCHEMA, "key", ["id", [], ["unknown"], [7]]),
+        (SCHEMA, "columns", [[], [{"name": "id"}], 7, [{"name": 7, "type": "int32", "nullable": False}]]),
+        (RANGE, "first", [2**64, "1", 1.5, True]),
+    ],
+)
+def test_a_barrier_with_a_wrong_field_is_refused(barrier: Barrier, field: str, values: list[object]) -> None:
+    """A snapshot that ends after no queue, for instance, would delete all rows of its table."""
+    right = json.loads(barrier_message(barrier, 0))
+    for value in values:
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            parse_barrier(json.dumps(right | {field: value}))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", "{", '{"v":1}', "NaN"])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        parse_barrier(text)
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e400"])
+def test_numbers_that_json_does_not_have_are_refused(number: str) -> None:
+    text = barrier_message(SNAPSHOT_END, 0).decode().replace('"queue":0', f'"queue":{number}')
+    with pytest.raises((TypeError, ValueError)):
+        parse_barrier(text)
+
+
+def test_a_drop_without_a_number_of_queues_never_becomes_complete() -> None:
+    document = json.loads(barrier_message(DROP, 0))
+    del document["queues"]
+    barrier, _ = decode_barrier(document)
+    assert isinstance(barrier, DdlBarrier) and barrier.queues == QUEUES_UNKNOWN
 
 
 def test_older_messages_have_no_names() -> None:
@@ -74,5 +128,5 @@ def test_older_messages_have_no_names() -> None:
         barrier_message(DdlBarrier("a3", "a", "table", (("a", "b.c"),), "DROP TABLE t", 1), 0)
     )
     del document["names"]
-    barrier = decode_barrier(document)
+    barrier, _ = decode_barrier(document)
     assert isinstance(barrier, DdlBarrier) and barrier.names == (("a", "b.c"),)

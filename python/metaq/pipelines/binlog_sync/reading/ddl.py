@@ -61,11 +61,17 @@ class Statement:
 
 _NAME: Final = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\".,;(]+)"
 _TABLE: Final = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
-_QUOTED: Final = r"'(?:[^'\\]|''|\\.)*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\"\"|\\.)*\""
+# A quoted text that does not end goes to the end of the statement, so that it is read once.
+_QUOTED: Final = (
+    r"'(?:[^'\\]++|''|\\.?)*+(?:'|\Z)|`(?:[^`]++|``)*+(?:`|\Z)|\"(?:[^\"\\]++|\"\"|\\.?)*+(?:\"|\Z)"
+)
 # Quoted text comes first, because it may contain what looks like a comment.
-_COMMENT: Final = re.compile(rf"({_QUOTED})|/\*(?![!M]).*?\*/|(?:--\s|#)[^\n]*(?:\n|\Z)", re.DOTALL)
-# Conditional comments, for some servers only, are part of the statement.
-_CONDITIONAL: Final = re.compile(r"/\*M?!\d*|\*/")
+_COMMENT: Final = re.compile(
+    rf"({_QUOTED})|/\*(?![!M])(?:[^*]++|\*(?!/))*+(?:\*/|\Z)|(?:--\s|#)[^\n]*(?:\n|\Z)", re.DOTALL
+)
+# Conditional comments, for some servers only, are part of the statement. One space replaces each gap, because
+# the patterns below try every length of it.
+_GAP: Final = re.compile(rf"({_QUOTED})|(?:\s|/\*M?!\d*+|\*/)++", re.DOTALL)
 _OPTIONS: Final = r"(?:(?:OR\s+REPLACE|TEMPORARY|ONLINE|OFFLINE|IGNORE|UNIQUE|FULLTEXT|SPATIAL)\s+)*"
 _EXISTS: Final = r"(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
 _WAIT: Final = r"(?:(?:WAIT\s+\d+|NOWAIT)\s+)?"
@@ -89,6 +95,7 @@ _ALTER_EXCHANGE: Final = re.compile(
 )
 _ALTER_TAKE: Final = re.compile(r"CONVERT\s+TABLE\b", re.IGNORECASE)
 _RENAME: Final = re.compile(r"RENAME\s+TABLES?\s+(.*)", re.IGNORECASE | re.DOTALL)
+_LIST_ITEM: Final = re.compile(rf"(?:{_QUOTED}|[^,'`\"])++", re.DOTALL)
 _RENAME_PAIR: Final = re.compile(rf"{_EXISTS}({_TABLE})\s+{_WAIT}TO\s+({_TABLE})", re.IGNORECASE)
 _INDEX: Final = re.compile(
     rf"(?:CREATE|DROP)\s+{_OPTIONS}INDEX\s+{_EXISTS}{_NAME}[^(]*?\bON\s+({_TABLE})", re.IGNORECASE
@@ -126,9 +133,8 @@ def parse(statement: str, database: str) -> Statement:
             return Statement(Kind.OTHER)
         return Statement(Kind.TABLE, tuple(_name(name, database) for name in re.findall(_TABLE, found[2])))
     if found := _RENAME.match(text):
-        pairs = tuple(
-            (_name(old, database), _name(new, database)) for old, new in _RENAME_PAIR.findall(found[1])
-        )
+        items = (_RENAME_PAIR.match(item.strip()) for item in _LIST_ITEM.findall(found[1]))
+        pairs = tuple((_name(item[1], database), _name(item[2], database)) for item in items if item)
         return Statement(Kind.TABLE, tuple(name for pair in pairs for name in pair), pairs)
     if found := _CREATE_OR_ALTER.match(text):
         if _TEMPORARY.match(text):
@@ -170,7 +176,7 @@ def empties(statement: str) -> bool:
 _QUOTES: Final = re.compile(_QUOTED, re.DOTALL)
 _KEPT: Final = re.compile(r"\0(\d+)\0")
 _LEADING_WAIT: Final = re.compile(rf"\s*{_WAIT}", re.IGNORECASE)
-_PARENTHESISED: Final = re.compile(r"\([^()]*\)")
+_PARENTHESIS: Final = re.compile(r"([()])")
 _KEEPS_ROWS: Final = re.compile(
     r"(?:COMMENT|AUTO_INCREMENT|ENGINE|ROW_FORMAT|FORCE|STATS_\w+|ALGORITHM|LOCK|(?:EN|DIS)ABLE\s+KEYS"
     r"|KEY_BLOCK_SIZE|M(?:AX|IN)_ROWS|AVG_ROW_LENGTH|PAGE_\w+|ENCRYPT(?:ED|ION)|COMPRESSION"
@@ -265,9 +271,8 @@ class _Alterations:
         if found is None or text[:5].upper() != "ALTER":
             return
         rest = _QUOTES.sub(self._kept, text[found.end() :].replace("\0", " "))
-        while (less := _PARENTHESISED.sub("", rest)) != rest:
-            rest = less
-        self.parts = [part.strip() for part in _LEADING_WAIT.sub("", rest, count=1).split(",")]
+        rest = _LEADING_WAIT.sub("", _without_parentheses(rest), count=1)
+        self.parts = [part.strip() for part in rest.split(",")]
 
     def _kept(self, found: re.Match[str]) -> str:
         if found[0].startswith("'"):
@@ -288,9 +293,41 @@ class _Alterations:
         return _KEPT.sub(lambda number: self._names[int(number[1])], text)
 
 
+def _without_parentheses(text: str) -> str:
+    """Leaves out everything in parentheses, in one pass; a parenthesis without a partner stays."""
+    kept: list[str] = []
+    open_at: list[int] = []
+    for piece in _PARENTHESIS.split(text):
+        if piece == ")" and open_at:
+            del kept[open_at.pop() :]
+            continue
+        if piece == "(":
+            open_at.append(len(kept))
+        kept.append(piece)
+    return "".join(kept)
+
+
+def drops(statement: str) -> bool:
+    """Returns whether this is a DROP of anything."""
+    return _plain(statement)[:5].upper() == "DROP "
+
+
 def _plain(statement: str) -> str:
-    text = _COMMENT.sub(lambda found: found[1] or " ", statement)
-    return _CONDITIONAL.sub(" ", text).strip().rstrip(";").rstrip()
+    """Returns a statement without comments and without quoted texts that do not end."""
+    text = _COMMENT.sub(_kept_quotes, statement)
+    return _GAP.sub(_kept_quotes, text).strip().rstrip(";").rstrip()
+
+
+def _kept_quotes(found: re.Match[str]) -> str:
+    quoted = found[1]
+    return quoted if quoted and _is_name_or_text(quoted) else " "
+
+
+def _is_name_or_text(quoted: str) -> bool:
+    """Returns whether quoted text ends; a name is not empty either."""
+    if len(quoted) < 2 or quoted[-1] != quoted[0]:
+        return False
+    return len(quoted) > 2 or quoted[0] != "`"
 
 
 def _name(text: str, database: str) -> tuple[str, str]:

@@ -17,7 +17,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from metaq.pipelines.binlog_sync.errors import BinlogError, Unsuitable
 from metaq.pipelines.binlog_sync.values.charsets import codec_of
@@ -65,16 +67,31 @@ class Definition:
     @classmethod
     def decode(cls, document: Any) -> Definition:
         """Reads the result of `document`; raises KeyError, TypeError or ValueError."""
+        try:
+            found = msgspec.convert(document, _Document)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
         columns = tuple(
-            Column(
-                str(entry["name"]),
-                str(entry["type"]),
-                bool(entry["nullable"]),
-                tuple(entry.get("values", ())),
-            )
-            for entry in document["columns"]
+            Column(entry.name, entry.type, entry.nullable, entry.values) for entry in found.columns
         )
-        return cls(columns, tuple(document["key"]), bool(document.get("keyless", False)))
+        if unknown := set(found.key) - {column.name for column in columns}:
+            raise ValueError(f"the key has a column {min(unknown)!r} that the table lacks")
+        return cls(columns, found.key, found.keyless)
+
+
+class _ColumnDocument(msgspec.Struct, frozen=True):
+    name: str
+    type: str
+    nullable: bool
+    values: tuple[str, ...] = ()
+
+
+class _Document(msgspec.Struct, frozen=True):
+    """What `Definition.document` returns. No server has tables of more than 4,096 columns."""
+
+    columns: Annotated[tuple[_ColumnDocument, ...], msgspec.Meta(min_length=1, max_length=4096)]
+    key: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=4096)]
+    keyless: bool = False
 
 
 def definition(columns: Sequence[Column], key: Sequence[str]) -> Definition:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from metaq.pipelines.binlog_sync.reading.ddl import (
     Kind,
     changes_foreign_keys,
+    drops,
     drops_foreign_key,
     empties,
     parse,
@@ -226,3 +229,69 @@ def test_columns_that_come_or_go_without_a_change_of_the_others(
 )
 def test_statements_that_change_foreign_keys(statement: str, adds: bool, drops: bool) -> None:
     assert (changes_foreign_keys(statement), drops_foreign_key(statement)) == (adds, drops)
+
+
+HOSTILE = [
+    "/**/",
+    "/*",
+    "/*!",
+    "*/",
+    "'",
+    '"',
+    "`",
+    "``",
+    "`` ",
+    "\\'",
+    "(",
+    "()",
+    ")",
+    " ",
+    "\t\n",
+    ",",
+    ".",
+    "a.",
+    "#",
+    "-- ",
+    "\0",
+    "IF EXISTS ",
+    "`a` TO `b`,",
+    "RENAME ",
+    "ON ",
+    "ADD CONSTRAINT ",
+    "OR REPLACE ",
+]
+HEADS = [
+    "",
+    "DROP TABLE ",
+    "RENAME TABLE ",
+    "RENAME TABLE `a",
+    "ALTER TABLE t ",
+    "ALTER TABLE t ALTER ",
+    "ALTER TABLE t ADD CONSTRAINT ",
+    "ALTER TABLE t EXCHANGE PARTITION ",
+    "CREATE INDEX i ",
+    "TRUNCATE ",
+    "CREATE ",
+    "DROP DATABASE ",
+]
+
+
+def _work_s(statement: str) -> float:
+    """Returns the CPU time that everything takes which reads a statement."""
+    begun_s = time.thread_time()
+    parse(statement, "shop")
+    empties(statement)
+    drops(statement)
+    row_effects(statement)
+    changes_foreign_keys(statement)
+    drops_foreign_key(statement)
+    return time.thread_time() - begun_s
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_statement_of_sixteen_times_the_length_takes_no_more_than_its_share(head: str) -> None:
+    """A quadratic pattern takes 256 times as long, an exponential one never ends."""
+    for part in HOSTILE:
+        short, long = (head + part * (size // len(part)) + ";" for size in (1_000, 16_000))
+        # A busy machine may disturb a try.
+        assert any(_work_s(long) < 80 * max(_work_s(short), 1e-4) for _ in range(3)), (head, part)
