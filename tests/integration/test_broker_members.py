@@ -1,0 +1,138 @@
+"""Members of a group: what a stranger says in its name changes nothing for the others, and costs little."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from metaq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from metaq.protocol.commands.clients import HeartBeat
+from metaq.protocol.commands.messages import PullMessage
+from metaq.protocol.reply import Reply
+from tests.support.broker_cluster import Client, broker_options, connected, started_broker
+from tests.support.waiting import run
+
+FAR_AHEAD = 2**62
+NOT_LATEST = 25
+
+
+async def subscribe(
+    client: Client,
+    expression: str,
+    version: int,
+    *,
+    expression_type: str = "TAG",
+    model: str = "CLUSTERING",
+) -> None:
+    """A heartbeat with one subscription of group g to topic orders."""
+    subscription = SubscriptionData(
+        topic="orders", sub_string=expression, expression_type=expression_type, sub_version=version
+    )
+    data = ConsumerData(group_name="g", message_model=model, subscription_data_set=[subscription])
+    beat = HeartbeatData(client_id=client.client_id, consumer_data_set=[data])
+    (await client.connection.call(HeartBeat(), beat.encode())).check()
+
+
+async def pull(client: Client, version: int, expression_type: str = "TAG") -> Reply:
+    command = PullMessage(
+        consumer_group="g",
+        topic="orders",
+        queue_id=0,
+        queue_offset=0,
+        sub_version=version,
+        expression_type=expression_type,
+    )
+    return await client.connection.call(command)
+
+
+async def send_colors(client: Client) -> None:
+    for color in ("red", "blue", "red"):
+        await client.send("orders", color.encode(), TAGS=color, color=color)
+
+
+FILTERS = {"TAG": ("red", "blue"), "SQL92": ("color = 'red'", "color = 'blue'")}
+
+
+@pytest.mark.parametrize("expression_type", ["TAG", "SQL92"])
+def test_a_stranger_in_the_group_does_not_change_what_a_member_gets(
+    tmp_path: Path, expression_type: str
+) -> None:
+    red, blue = FILTERS[expression_type]
+
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "victim") as victim,
+            connected(broker.address, "stranger") as stranger,
+        ):
+            await send_colors(victim)
+            await subscribe(victim, red, 7, expression_type=expression_type)
+            await subscribe(stranger, blue, FAR_AHEAD, expression_type=expression_type)
+            for version in (7, 8):
+                _, records, _ = await victim.pull("g", "orders", version=version)
+                assert [record.body for record in records] == [b"red", b"red"]
+                await subscribe(victim, red, 8, expression_type=expression_type)
+            _, records, _ = await stranger.pull("g", "orders", version=FAR_AHEAD)
+            assert [record.body for record in records] == [b"blue"]
+
+    run(scenario)
+
+
+def test_a_stranger_cannot_fill_the_time_until_a_member_has_reconnected(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "stranger") as stranger,
+            connected(broker.address, "victim") as victim,
+        ):
+            await send_colors(victim)
+            await subscribe(stranger, "blue", FAR_AHEAD)
+            # The heartbeat of the victim is still to come. It selects tags itself, so it gets everything.
+            _, records, _ = await victim.pull("g", "orders", version=7)
+            assert [record.body for record in records] == [b"red", b"blue", b"red"]
+            # Only the broker applies expressions.
+            assert (await pull(victim, 7, "SQL92")).code == NOT_LATEST
+            await subscribe(victim, "color = 'red'", 7, expression_type="SQL92")
+            _, records, _ = await victim.pull("g", "orders", version=7)
+            assert [record.body for record in records] == [b"red", b"red"]
+
+    run(scenario)
+
+
+def test_a_member_with_a_clock_far_ahead_has_its_own_versions(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "ahead") as ahead,
+        ):
+            await send_colors(ahead)
+            await subscribe(ahead, "color = 'red'", FAR_AHEAD, expression_type="SQL92")
+            assert (await pull(ahead, FAR_AHEAD, "SQL92")).code == 0
+            # A pull that is newer than the heartbeat has to try again.
+            assert (await pull(ahead, FAR_AHEAD + 1, "SQL92")).code == NOT_LATEST
+            live = broker.node.clients.consumer_group("g")
+            assert live is not None
+            shown = live.subscriptions["orders"].sub_version
+            assert broker.clock.now_ms() - 60_000 < shown < broker.clock.now_ms() + 120_000
+
+    run(scenario)
+
+
+def test_the_mode_of_a_stranger_is_its_own(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "victim") as victim,
+            connected(broker.address, "stranger") as stranger,
+        ):
+            await send_colors(victim)
+            await subscribe(victim, "red", 7)
+            broker.master.state.groups.get("g").consume_broadcast_enable = False  # type: ignore[union-attr]
+            await subscribe(stranger, "red", 7, model="BROADCASTING")
+            broker.master.state.policy.send_groups(["g"])
+            assert (await pull(victim, 7)).code == 0
+            refused = await pull(stranger, 7)
+            assert "broadcast" in (refused.remark or "")
+
+    run(scenario)
