@@ -6,15 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from metaq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from metaq.protocol.commands.clients import HeartBeat
+from metaq.broker import Broker
+from metaq.broker.state.client_limits import LockLimits
+from metaq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    SubscriptionData,
+)
+from metaq.protocol.commands.clients import HeartBeat, LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.commands.messages import PullMessage
+from metaq.protocol.commands.topics import UpdateAndCreateTopic
+from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.reply import Reply
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.waiting import run
 
 FAR_AHEAD = 2**62
 NOT_LATEST = 25
+BUSY = 2
 
 
 async def subscribe(
@@ -134,5 +145,108 @@ def test_the_mode_of_a_stranger_is_its_own(tmp_path: Path) -> None:
             assert (await pull(victim, 7)).code == 0
             refused = await pull(stranger, 7)
             assert "broadcast" in (refused.remark or "")
+
+    run(scenario)
+
+
+def queues_of(topic: str, count: int) -> list[MessageQueue]:
+    return [MessageQueue("broker-a", queue_id, topic) for queue_id in range(count)]
+
+
+async def lock(
+    client: Client, group: str, queues: list[MessageQueue], client_id: str | None = None
+) -> tuple[Reply, list[int]]:
+    body = LockBatchRequestBody(
+        client_id=client_id or client.client_id, consumer_group=group, mq_set=queues
+    ).encode()
+    reply = await client.connection.call(LockBatchQueues(), body)
+    granted = LockBatchResponseBody.decode(reply.body).lock_ok_mq_set if reply.code == 0 else []
+    return reply, sorted(queue.queue_id for queue in granted)
+
+
+async def unlock(client: Client, group: str, queues: list[MessageQueue], client_id: str) -> None:
+    body = LockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=queues).encode()
+    (await client.connection.call(UnlockBatchQueues(), body)).check()
+
+
+def held_leases(broker: Broker) -> int:
+    return sum(len(leases) for leases in broker.master.state.locks._leases.values())
+
+
+async def make_topic(client: Client, topic: str, queues: int) -> None:
+    command = UpdateAndCreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues)
+    (await client.connection.call(command)).check()
+
+
+def test_locks_of_invented_groups_are_bounded_and_leave_room_for_others(tmp_path: Path) -> None:
+    limits = LockLimits(total_max=1_000, per_connection_max=400, per_stranger_max=100)
+
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path, locks=limits)) as broker,
+            connected(broker.address, "healthy") as healthy,
+            connected(broker.address, "stranger") as stranger,
+            connected(broker.address, "second") as second,
+        ):
+            await make_topic(healthy, "orders", 64)
+            queues = queues_of("orders", 64)
+            for number in range(20):
+                reply, _ = await lock(stranger, f"invented{number}", queues)
+            assert held_leases(broker) == 100
+            assert reply.code == BUSY
+            assert "[OVERLOAD]" in (reply.remark or "") and "queue_locks_per_connection_max" in reply.remark
+            # It can renew the locks that it has.
+            assert len((await lock(stranger, "invented0", queues))[1]) == 64
+            # A member has more.
+            for number in range(20):
+                await second.heartbeat(f"joined{number}", "orders")
+                reply, _ = await lock(second, f"joined{number}", queues)
+            assert reply.code == BUSY and held_leases(broker) == 500
+            # The address of both has half of all locks now.
+            reply, _ = await lock(healthy, "another", queues)
+            assert "half of queue_locks_max" in (reply.remark or "")
+            # Unlocked queues make room for others.
+            await unlock(second, "joined0", queues, "second")
+            await healthy.heartbeat("g", "orders")
+            assert len((await lock(healthy, "g", queues))[1]) == 64
+
+    run(scenario)
+
+
+def test_nobody_else_unlocks_a_members_queues(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "victim") as victim,
+            connected(broker.address, "victim") as impostor,
+            connected(broker.address, "stranger") as stranger,
+        ):
+            await make_topic(victim, "orders", 2)
+            queues = queues_of("orders", 2)
+            await victim.heartbeat("g", "orders")
+            assert (await lock(victim, "g", queues))[1] == [0, 1]
+            await unlock(stranger, "g", queues, "victim")
+            # Neither a heartbeat with its id nor a renewal makes another connection the owner.
+            await impostor.heartbeat("g", "orders")
+            await lock(impostor, "g", queues)
+            await unlock(impostor, "g", queues, "victim")
+            assert (await lock(stranger, "g", queues))[1] == []
+            await unlock(victim, "g", queues[:1], "victim")
+            assert (await lock(stranger, "g", queues))[1] == [0]
+
+    run(scenario)
+
+
+def test_a_client_that_has_reconnected_unlocks_its_queues(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker:
+            async with connected(broker.address, "a") as before:
+                await make_topic(before, "orders", 2)
+                await before.heartbeat("g", "orders")
+                assert (await lock(before, "g", queues_of("orders", 2)))[1] == [0, 1]
+            async with connected(broker.address, "a") as again, connected(broker.address, "b") as other:
+                await again.heartbeat("g", "orders")
+                await unlock(again, "g", queues_of("orders", 2), "a")
+                assert (await lock(other, "g", queues_of("orders", 2)))[1] == [0, 1]
 
     run(scenario)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from metaq.broker.functions.process import WorkerSettings
 from metaq.broker.replication.options import ReplicationOptions
-from metaq.broker.state.client_limits import ClientLimits
+from metaq.broker.state.client_limits import ClientLimits, LockLimits
 from metaq.broker.state.limits import NO_LIMIT, Rates
 from metaq.protocol.bodies import READ, WRITE
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
@@ -55,6 +55,7 @@ class BrokerOptions:
     """All of them go to a name server in one frame, whose size is limited."""
     groups_max: int = 100_000
     clients: ClientLimits = field(default_factory=ClientLimits)
+    locks: LockLimits = field(default_factory=LockLimits)
     client_expiry_s: float = 120.0
     client_answer_timeout_s: float = 10.0
     """How long a consumer may take to answer a request that the broker passes on."""

@@ -225,6 +225,18 @@ BROKER = section(
         128 * MIB,
         "Memory for the groups and subscriptions of all clients.",
     ),
+    (
+        "queue_locks_max",
+        Number(100, 10_000_000),
+        50_000,
+        "Queues that ordered consumers may lock at the same time. One address may lock half of them.",
+    ),
+    (
+        "queue_locks_per_connection_max",
+        Number(1, 10_000_000),
+        10_000,
+        "The same for one connection.",
+    ),
     ("register_interval_s", Seconds(10, 60), 30.0, "How often the broker renews its registration."),
     (
         "offsets_persist_interval_s",

@@ -43,6 +43,9 @@ class LockLimits:
 
     total_max: int = 50_000
     per_connection_max: int = 10_000
+    per_stranger_max: int = 1_000
+    """For one connection in groups that it is not a member of. A consumer sends a heartbeat before it locks,
+    but it may have just reconnected, or a replica relays its request."""
 
     @property
     def per_host_max(self) -> int:
