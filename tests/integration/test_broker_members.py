@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,13 @@ from metaq.protocol.bodies import (
     LockBatchResponseBody,
     SubscriptionData,
 )
-from metaq.protocol.commands.clients import HeartBeat, LockBatchQueues, UnlockBatchQueues
+from metaq.protocol.commands.clients import HeartBeat, LockBatchQueues, UnlockBatchQueues, UnregisterClient
 from metaq.protocol.commands.messages import PullMessage
 from metaq.protocol.commands.topics import UpdateAndCreateTopic
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.reply import Reply
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
-from tests.support.waiting import run
+from tests.support.waiting import run, until
 
 FAR_AHEAD = 2**62
 NOT_LATEST = 25
@@ -248,5 +250,39 @@ def test_a_client_that_has_reconnected_unlocks_its_queues(tmp_path: Path) -> Non
                 await again.heartbeat("g", "orders")
                 await unlock(again, "g", queues_of("orders", 2), "a")
                 assert (await lock(other, "g", queues_of("orders", 2)))[1] == [0, 1]
+
+    run(scenario)
+
+
+async def come_and_go(stranger: Client, times: int) -> None:
+    for _ in range(times):
+        await stranger.heartbeat("g", "orders")
+        await stranger.connection.call(UnregisterClient(client_id="stranger", consumer_group="g"))
+        # Longer than changes gather.
+        await asyncio.sleep(0.03)
+
+
+def test_somebody_who_comes_and_goes_does_not_keep_the_members_busy(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "victim") as victim,
+            connected(broker.address, "calm") as calm,
+            connected(broker.address, "stranger") as stranger,
+        ):
+            await victim.heartbeat("g", "orders")
+            await calm.heartbeat("h", "orders")
+            await until(lambda: victim.notified("g") == 1 and calm.notified("h") == 1)
+            began_s = time.monotonic()
+            await come_and_go(stranger, 100)
+            spent_s = time.monotonic() - began_s
+            # The pauses double up to 2.5 s: after that, one notice in that time.
+            assert victim.notified("g") <= 9 + spent_s / 2.5
+            # The last change is heard of too, and another group hears of its own at once.
+            heard = victim.notified("g")
+            await stranger.heartbeat("h", "orders")
+            await until(lambda: calm.notified("h") == 2)
+            await stranger.heartbeat("g", "orders")
+            await until(lambda: victim.notified("g") > heard)
 
     run(scenario)
