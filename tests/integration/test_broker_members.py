@@ -18,10 +18,11 @@ from metaq.protocol.bodies import (
     SubscriptionData,
 )
 from metaq.protocol.commands.clients import HeartBeat, LockBatchQueues, UnlockBatchQueues, UnregisterClient
-from metaq.protocol.commands.messages import PullMessage
+from metaq.protocol.commands.messages import ConsumerSendMsgBack, PullMessage
 from metaq.protocol.commands.topics import UpdateAndCreateTopic
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.reply import Reply
+from metaq.settings import MIB
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.waiting import run, until
 
@@ -284,5 +285,36 @@ def test_somebody_who_comes_and_goes_does_not_keep_the_members_busy(tmp_path: Pa
             await until(lambda: calm.notified("h") == 2)
             await stranger.heartbeat("g", "orders")
             await until(lambda: victim.notified("g") > heard)
+
+    run(scenario)
+
+
+def test_messages_that_are_sent_back_count_against_the_address(tmp_path: Path) -> None:
+    rate, size, times = MIB, 400_000, 100
+
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path, send_back_bytes_per_second=rate)) as broker,
+            connected(broker.address, "healthy") as healthy,
+            connected(broker.address, "stranger") as stranger,
+        ):
+            large = await healthy.send("orders", b"x" * size)
+            await healthy.heartbeat("g", "orders")
+            command = ConsumerSendMsgBack(
+                physical_offset=int(large.msg_id[16:], 16), group="g", delay_level=3, origin_topic="orders"
+            )
+            before, began_s = broker.node.store.figures().commit_log_max_offset, time.monotonic()
+            replies = await asyncio.gather(*(stranger.connection.call(command) for _ in range(times)))
+            stored = broker.node.store.figures().commit_log_max_offset - before
+            spent_s = time.monotonic() - began_s
+            taken = [reply for reply in replies if reply.code == 0]
+            # One message goes beyond the limit, and a new file begins after every tenth.
+            assert 5 <= len(taken) <= (4 + spent_s) * rate / size + 1
+            assert stored <= len(taken) * (size + 1_000) * 1.2
+            refused = next(reply for reply in replies if reply.code != 0)
+            assert refused.code == BUSY and (refused.remark or "").startswith("[FLOW]")
+            assert "send_back_bytes_per_second" in (refused.remark or "")
+            # As a Java client does then, it sends the message itself.
+            await healthy.send("%RETRY%g", b"again", DELAY="1")
 
     run(scenario)

@@ -119,6 +119,12 @@ BROKER = section(
         "Messages that a group gets per second; 0: no limit.",
     ),
     ("group_bytes_per_second", Bytes(0, 2**40), 0, "Bytes that a group gets per second; 0: no limit."),
+    (
+        "send_back_bytes_per_second",
+        Bytes(0, 2**40),
+        16 * MIB,
+        "Bytes of failed messages that one address may send back per second; 0: no limit.",
+    ),
     ("long_polling", Flag(), "Hold a pull that finds nothing until messages arrive."),
     (
         "slave_read",
