@@ -33,6 +33,7 @@ from metaq.settings import (
     ScanSettings,
     ServerSettings,
     StoreSettings,
+    SubscriptionPolicy,
     TopicPolicy,
 )
 
@@ -78,6 +79,7 @@ __all__ = [
     "SendBuffer",
     "SendFuture",
     "SlowRequest",
+    "StandingSubscription",
     "Store",
     "StoreFailure",
     "StoreFigures",
@@ -376,6 +378,16 @@ class BrokerPlane:
     def remove_topic(self, name: str) -> None: ...
     def put_groups(self, groups: Sequence[GroupPolicy]) -> None: ...
     def remove_group(self, name: str) -> None: ...
+    def put_member(
+        self,
+        group: str,
+        connection: int,
+        broadcasting: bool,
+        subscriptions: Sequence[tuple[int, StandingSubscription]],
+    ) -> None:
+        """Gives the pulls of this connection in this group its own subscriptions, each with its version. Does
+        nothing for a group that was not put."""
+    def remove_member(self, group: str, connection: int) -> None: ...
     def put_expression(self, text: str, program: Program) -> None:
         """Keeps the program for pulls that carry this expression. When there are many, the oldest are
         dropped."""
@@ -565,6 +577,12 @@ class FilterBatch:
         byte again. Raises ValueError the second time."""
     def refuse(self, code: int, remark: str) -> None:
         """Answers the pull with an error."""
+
+@final
+class StandingSubscription:
+    """A compiled subscription, which all members that have announced the same one share."""
+
+    def __new__(cls, policy: SubscriptionPolicy) -> Self: ...
 
 @final
 class Expression:

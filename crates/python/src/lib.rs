@@ -48,6 +48,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::replication::LinkSocket>()?;
     module.add_class::<server::replication::ReplicationFollower>()?;
     module.add_class::<server::replication::ReplicationHub>()?;
+    module.add_class::<server::standing_subscription::StandingSubscription>()?;
     module.add_class::<server::store::Store>()?;
     module.add_class::<server::store::StoreOpened>()?;
     module.add_function(wrap_pyfunction!(server::replication::truncate_store, module)?)?;

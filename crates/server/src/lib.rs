@@ -47,6 +47,7 @@ pub use net::route::Refusal;
 pub use plane::{BrokerPlane, PlaneFigures};
 pub use policy::{Group, Subscription, Topic};
 pub use pull::function::Batch;
+pub use pull::members::{Member, Members};
 pub use replicate::apache::master::{ApacheMaster, ApacheSlaveFigures};
 pub use replicate::apache::slave::{ApacheFollower, ApacheFollowerFigures};
 pub use replicate::follower::{Follower, FollowerFigures};

@@ -10,6 +10,7 @@ use crate::by_name::{ByName, Named};
 use crate::limits::rate::Limit;
 use crate::metrics::traffic::{GroupTraffic, Pairs, TopicTraffic};
 use crate::net::route::Refusal;
+use crate::pull::members::{Member, Members};
 
 pub const PERMISSION_READ: u8 = 4;
 pub const PERMISSION_WRITE: u8 = 2;
@@ -31,7 +32,7 @@ pub struct Topic {
     pub traffic: Arc<TopicTraffic>,
 }
 
-/// A group's standing subscription to one topic.
+/// A standing subscription to one topic.
 #[derive(Debug, Clone)]
 pub struct Subscription {
     pub topic: String,
@@ -59,7 +60,10 @@ pub struct Group {
     pub retry_times_max: i32,
     /// Topics that the group may not read for now.
     pub forbidden_topics: Vec<String>,
+    /// For pulls of connections that are not members yet.
     pub subscriptions: Vec<Subscription>,
+    /// The same for members. It stays when the rules of the group change.
+    pub members: Arc<Members>,
     pub consume_limit: Option<Arc<Limit>>,
     pub is_system: bool,
     pub traffic: Arc<GroupTraffic>,
@@ -161,6 +165,7 @@ impl Policy {
                     || Arc::new(GroupTraffic::new(&self.pairs)),
                     |known| Arc::clone(&known.traffic),
                 );
+                group.members = known.map_or_else(Arc::default, |known| Arc::clone(&known.members));
                 let old = known.and_then(|known| known.consume_limit.as_ref());
                 next.limited_groups -= usize::from(old.is_some());
                 group.consume_limit = Limit::succeed(group.consume_limit, old);
@@ -168,6 +173,19 @@ impl Policy {
                 next.groups.insert(group);
             }
         });
+    }
+
+    /// Gives a member of a group its own subscriptions. A group that is not here has no members.
+    pub fn put_member(&self, group: &str, connection: u64, member: Member) {
+        if let Some(group) = self.read().group(group) {
+            group.members.put(connection, member);
+        }
+    }
+
+    pub fn remove_member(&self, group: &str, connection: u64) {
+        if let Some(group) = self.read().group(group) {
+            group.members.remove(connection);
+        }
     }
 
     pub fn remove_group(&self, name: &str) {

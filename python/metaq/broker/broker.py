@@ -121,6 +121,7 @@ class Broker:
             self._node = await open_node(
                 self.options, self.clock, self.functions, self._consumers_changed, undo
             )
+            self._node.clients.member_changed = self._member_changed
             undo.push_async_callback(self.step_down)
             if copy is not None:
                 await self._copy_apache(copy, undo)
@@ -269,3 +270,7 @@ class Broker:
     def _consumers_changed(self, group: ConsumerGroup, change: Change) -> None:
         if self._role is not None:
             self._role.consumers_changed(group, change)
+
+    def _member_changed(self, group: str, connection: int) -> None:
+        if self._role is not None:
+            self._role.state.policy.send_member(group, connection)

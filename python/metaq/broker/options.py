@@ -7,10 +7,10 @@ from typing import Literal
 
 from metaq.broker.functions.process import WorkerSettings
 from metaq.broker.replication.options import ReplicationOptions
-from metaq.broker.state.client_limits import ClientLimits
+from metaq.broker.state.client_limits import ClientLimits, LockLimits
 from metaq.broker.state.limits import NO_LIMIT, Rates
 from metaq.protocol.bodies import READ, WRITE
-from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
+from metaq.settings import MIB, BrokerSettings, ServerSettings, StoreSettings
 
 LEASE_MS = 60_000
 """A consumer renews its locks every 20 s and stops reading by itself 30 s after its last renewal. So a queue
@@ -55,6 +55,7 @@ class BrokerOptions:
     """All of them go to a name server in one frame, whose size is limited."""
     groups_max: int = 100_000
     clients: ClientLimits = field(default_factory=ClientLimits)
+    locks: LockLimits = field(default_factory=LockLimits)
     client_expiry_s: float = 120.0
     client_answer_timeout_s: float = 10.0
     """How long a consumer may take to answer a request that the broker passes on."""
@@ -75,6 +76,8 @@ class BrokerOptions:
     send_default: Rates = NO_LIMIT
     """The limit for topics without a limit of their own."""
     consume_default: Rates = NO_LIMIT
+    send_back_bytes_per_second: int = 16 * MIB
+    """The messages that one address may send back; 0: no limit."""
     replication: ReplicationOptions | None = None
     """The group of the broker; None for a lone broker."""
     apache_master: str | None = None

@@ -119,6 +119,12 @@ BROKER = section(
         "Messages that a group gets per second; 0: no limit.",
     ),
     ("group_bytes_per_second", Bytes(0, 2**40), 0, "Bytes that a group gets per second; 0: no limit."),
+    (
+        "send_back_bytes_per_second",
+        Bytes(0, 2**40),
+        16 * MIB,
+        "Bytes of failed messages that one address may send back per second; 0: no limit.",
+    ),
     ("long_polling", Flag(), "Hold a pull that finds nothing until messages arrive."),
     (
         "slave_read",
@@ -224,6 +230,18 @@ BROKER = section(
         Bytes(MIB, 64 * GIB),
         128 * MIB,
         "Memory for the groups and subscriptions of all clients.",
+    ),
+    (
+        "queue_locks_max",
+        Number(100, 10_000_000),
+        50_000,
+        "Queues that ordered consumers may lock at the same time. One address may lock half of them.",
+    ),
+    (
+        "queue_locks_per_connection_max",
+        Number(1, 10_000_000),
+        10_000,
+        "The same for one connection.",
     ),
     ("register_interval_s", Seconds(10, 60), 30.0, "How often the broker renews its registration."),
     (

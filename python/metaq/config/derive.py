@@ -59,7 +59,7 @@ def key_values_file(config: Config, *, alone: bool = False) -> Path | None:
 def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool = False) -> BrokerOptions:
     """Returns everything that a broker starts with. Raises ConfigError if options contradict each other."""
     from metaq.broker import BrokerOptions
-    from metaq.broker.state.client_limits import ClientLimits
+    from metaq.broker.state.client_limits import ClientLimits, LockLimits
     from metaq.broker.state.limits import Rates
 
     server = dataclasses.replace(_server_settings(config, "broker_port", alone), also_old_port=True)
@@ -95,6 +95,9 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
             bytes_per_group_max=config["group_clients_bytes_max"],
             bytes_max=config["clients_bytes_max"],
         ),
+        locks=LockLimits(
+            total_max=config["queue_locks_max"], per_connection_max=config["queue_locks_per_connection_max"]
+        ),
         client_expiry_s=config["client_expiry_s"],
         client_answer_timeout_s=config["client_answer_timeout_s"],
         client_status_timeout_s=config["client_status_timeout_s"],
@@ -105,6 +108,7 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         transaction_renew_s=config["transaction_renew_s"],
         operator_requests=config["operator_requests"],
         send_default=Rates(config["topic_messages_per_second"], config["topic_bytes_per_second"]),
+        send_back_bytes_per_second=config["send_back_bytes_per_second"],
         consume_default=Rates(config["group_messages_per_second"], config["group_bytes_per_second"]),
         replication=replication_options(
             config, server.host, server.port, _advertised_host(config, server.host)

@@ -16,6 +16,7 @@ use crate::server::figures::PlaneFigures;
 use crate::server::function::FilterBatch;
 use crate::server::listener::Listener;
 use crate::server::settings::{BrokerSettings, GroupPolicy, TopicPolicy, call_filter};
+use crate::server::standing_subscription::StandingSubscription;
 use crate::server::store::Store;
 
 /// `topic@group` → committed offsets and open resets, both by queue.
@@ -74,6 +75,23 @@ impl BrokerPlane {
 
     fn remove_group(&self, name: &str) {
         self.inner.broker.policy.remove_group(name);
+    }
+
+    fn put_member(
+        &self,
+        group: &str,
+        connection: u64,
+        broadcasting: bool,
+        subscriptions: Vec<(i64, PyRef<'_, StandingSubscription>)>,
+    ) {
+        let subscriptions =
+            subscriptions.iter().map(|(version, shared)| shared.at_version(*version)).collect();
+        let member = metaq_server::Member::new(broadcasting, subscriptions);
+        self.inner.broker.policy.put_member(group, connection, member);
+    }
+
+    fn remove_member(&self, group: &str, connection: u64) {
+        self.inner.broker.policy.remove_member(group, connection);
     }
 
     #[pyo3(signature = (group, reconsume_times, times_max=None))]

@@ -10,4 +10,5 @@ pub(crate) mod function;
 pub(crate) mod listener;
 pub(crate) mod replication;
 pub(crate) mod settings;
+pub(crate) mod standing_subscription;
 pub(crate) mod store;

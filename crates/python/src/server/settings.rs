@@ -339,6 +339,7 @@ impl From<GroupPolicy> for metaq_server::Group {
             retry_times_max: from.retry_times_max,
             forbidden_topics: from.forbidden_topics,
             subscriptions: from.subscriptions.into_iter().map(Into::into).collect(),
+            members: Arc::default(),
             consume_limit: Limit::new(Rates {
                 messages: from.consume_messages_per_second,
                 bytes: from.consume_bytes_per_second,

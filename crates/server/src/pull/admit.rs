@@ -78,7 +78,7 @@ impl Puller {
         let filter = if header.system_flag & FLAG_SUBSCRIPTION != 0 {
             self.carried_filter(header, ask.again)?
         } else {
-            standing_filter(group, header, ask.again)?
+            standing_filter(group, ask.peer.id, header, ask.again)?
         };
         let bytes_max = header
             .bytes_max
@@ -162,15 +162,23 @@ fn tags_filter(expression: &str, tags_max: usize) -> Result<Filter, Denial> {
     Ok(if codes.is_empty() { Filter::All } else { Filter::Tags(codes.into()) })
 }
 
-/// The filter of the subscription that the group's heartbeats announced.
-fn standing_filter(group: &Group, header: &PullHeader<'_>, again: bool) -> Result<Filter, Denial> {
-    if group.broadcasting && !group.broadcast_enabled {
+/// The filter of the subscription that the heartbeats of this connection announced.
+fn standing_filter(
+    group: &Group,
+    connection: u64,
+    header: &PullHeader<'_>,
+    again: bool,
+) -> Result<Filter, Denial> {
+    let members = group.members.read();
+    let member = members.get(&connection);
+    let broadcasting = member.map_or(group.broadcasting, |member| member.broadcasting);
+    if broadcasting && !group.broadcast_enabled {
         let remark = format!("group[{}] may not consume in broadcast mode", group.name);
         return Err(Denial::refused(response_code::NO_PERMISSION, remark));
     }
-    let Some(subscription) =
-        group.subscriptions.iter().find(|subscription| subscription.topic == header.topic)
-    else {
+    let own = member.and_then(|member| member.subscription(&header.topic));
+    let others = || group.subscriptions.iter().find(|subscription| subscription.topic == header.topic);
+    let Some(subscription) = own.or_else(others) else {
         let remark = format!(
             "group[{}] has no subscription to topic[{}]; send a heartbeat first",
             group.name, header.topic

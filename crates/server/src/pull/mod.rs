@@ -4,7 +4,7 @@
 //! and through which filter, `answer` encodes the result of the store. A pull that finds nothing waits: `held_pulls` is the table
 //! of such pulls (over `held_table`, like every table of pulls that wait), `waiting` decides for how long, and serves or ends them. A pull whose group has a limit goes through `pacing`; one that a function
 //! filters stands in `function_lines` until Python takes it (`function`). `expressions` keeps the filters that Python
-//! compiled for pulls that bring their own. `offsets` is the table of committed offsets, `offset_requests` answers the
+//! compiled for pulls that bring their own, `members` the subscriptions that each member's heartbeats announced. `offsets` is the table of committed offsets, `offset_requests` answers the
 //! requests about it (14, 15) and about a queue's ends (29, 30, 31), `reset` sends running consumers elsewhere, `visible_end` knows which
 //! offsets can be true, `signs_of_life` knows whether somebody reads a queue.
 //!
@@ -19,6 +19,7 @@ pub(crate) mod function_lines;
 pub(crate) mod handler;
 pub(crate) mod held_pulls;
 pub(crate) mod held_table;
+pub(crate) mod members;
 pub(crate) mod offset_requests;
 pub(crate) mod offsets;
 pub(crate) mod pacing;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use metaq_server::Refusal;
+use metaq_server::{Member, Refusal};
 use metaq_store::expression::Operation;
 use metaq_store::{Call, Filter, Program};
 use metaq_wire::{Encoding, tag_code};
@@ -378,6 +378,30 @@ fn a_function_decides_which_messages_a_pull_gets() {
     let batch = plane.broker().pulls.take_batch("large", 3, 1 << 20).unwrap();
     batch.refuse(response_code::SUBSCRIPTION_PARSE_FAILED, "the function failed");
     reader.answer().refuses(response_code::SUBSCRIPTION_PARSE_FAILED, "the function failed");
+}
+
+#[test]
+fn a_member_gets_messages_by_its_own_subscription() {
+    let plane = Plane::start();
+    put_group_with_tag(&plane, "a");
+    let mut client = plane.connect();
+    put_tagged(&mut client, "a", "one");
+    put_tagged(&mut client, "b", "two");
+    let policy = &plane.broker().policy;
+    let mut own = subscription(TOPIC);
+    own.filter = Filter::Tags(vec![tag_code("b")].into());
+    let connections = 0..100;
+    for connection in connections.clone() {
+        policy.put_member(GROUP, connection, Member::new(false, vec![own.clone()]));
+    }
+    assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(0), b"").bodies(), ["two"]);
+    put_group_with_tag(&plane, "none");
+    assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(0), b"").bodies(), ["two"], "the group was put again");
+    for connection in connections {
+        policy.remove_member(GROUP, connection);
+    }
+    put_group_with_tag(&plane, "a");
+    assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(0), b"").bodies(), ["one"]);
 }
 
 /// A group that reads messages whose color is red, after many searches in another property.

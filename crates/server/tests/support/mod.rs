@@ -323,6 +323,7 @@ pub fn group(name: &str) -> Group {
         retry_times_max: 16,
         forbidden_topics: Vec::new(),
         subscriptions: vec![subscription(TOPIC)],
+        members: Arc::default(),
         consume_limit: None,
         is_system: false,
         traffic: Arc::default(),

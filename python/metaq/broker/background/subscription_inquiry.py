@@ -17,7 +17,7 @@ from metaq._core import Clock
 from metaq.broker.state.client_limits import check_subscriptions
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.filters import Filters, size_fault
-from metaq.protocol.bodies import Body, ConsumerData, SubscriptionData, always
+from metaq.protocol.bodies import BROADCASTING, CLUSTERING, Body, ConsumerData, SubscriptionData, always
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.commands.clients import GetConsumerRunningInfo
@@ -76,9 +76,8 @@ class Inquiry:
 
     def _is_outdated(self, connection: int, group_name: str, topic: str, version: int) -> bool:
         group = self._clients.consumer_group(group_name)
-        if group is None or connection not in group.members or topic not in group.subscriptions:
-            return False
-        return group.subscriptions[topic].sub_version < version
+        member = group.members.get(connection) if group is not None else None
+        return member is not None and topic in member.subscriptions and member.version_of(topic) < version
 
     async def _refresh(self, connection: int, group_name: str) -> None:
         group = self._clients.consumer_group(group_name)
@@ -111,15 +110,14 @@ class Inquiry:
         newer = {
             entry.topic: entry
             for entry in told
-            if entry.topic in member.subscriptions
-            and entry.sub_version > member.subscriptions[entry.topic].sub_version
+            if entry.topic in member.subscriptions and entry.sub_version > member.version_of(entry.topic)
         }
         data = ConsumerData(
             group_name=group_name,
             consume_type=group.consume_type,
-            message_model=group.message_model,
+            message_model=BROADCASTING if member.broadcasting else CLUSTERING,
             consume_from_where=group.consume_from_where,
-            subscription_data_set=list((member.subscriptions | newer).values()),
+            subscription_data_set=list((member.announced_subscriptions() | newer).values()),
         )
         check_subscriptions(data)
         self._clients.put_consumer(data, dataclasses.replace(member))

@@ -21,6 +21,7 @@ from metaq.broker.requests.timer_progress import TimerProgress
 from metaq.broker.requests.topics import TopicRequests
 from metaq.broker.requests.unsupported import Unsupported
 from metaq.broker.state.broker_state import BrokerState
+from metaq.broker.state.copy_budget import CopyBudget
 from metaq.broker.state.groups import GroupDeletion
 from metaq.ha.operators.group_control import StandAlone
 from metaq.protocol.dispatch import Handlers
@@ -56,9 +57,10 @@ def master_handlers(node: Node, plane: BrokerPlane, state: BrokerState, admin: A
 def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admin) -> tuple[object, ...]:
     topics, groups, store = state.topics, state.groups, node.store
     inquiry = Inquiry(node.clients, node.clock, node.pump.invoke, state.filters, node.pump.waiting_for_client)
+    budget = CopyBudget(node.options.send_back_bytes_per_second)
     return (
         Messages(topics, groups, store, plane, state.filters, inquiry, node.pools),
-        Retries(topics, groups, store, plane, node.pools),
+        Retries(topics, groups, store, plane, node.pools, budget),
         Recalls(node.options, node.clock, plane, topics, lambda: admin.permission, node.journal, node.pools),
         DelayedMessages(node.options, node.clock, plane, lambda: admin.permission, node.pools),
         TopicRequests(topics, groups, store, plane, node.options.broker.name, node.address, node.pools),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from metaq._core import BrokerPlane, Store, StoreFailure, decode_records
 from metaq.broker.state.broker_own import check_group, readable_record
+from metaq.broker.state.copy_budget import CopyBudget
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
@@ -41,13 +42,20 @@ class Retries:
     """Takes messages back from consumers."""
 
     def __init__(
-        self, topics: Topics, groups: Groups, store: Store, plane: BrokerPlane, pools: WorkPools
+        self,
+        topics: Topics,
+        groups: Groups,
+        store: Store,
+        plane: BrokerPlane,
+        pools: WorkPools,
+        budget: CopyBudget,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._store = store
         self._plane = plane
         self._pools = pools
+        self._budget = budget
 
     @handles(ConsumerSendMsgBack)
     async def consumer_send_msg_back(self, command: ConsumerSendMsgBack, request: Request) -> Response | None:
@@ -57,6 +65,8 @@ class Retries:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         if config.retry_queue_nums <= 0:
             return None  # The group does not want failed messages again.
+        host = request.remote.rpartition(":")[0]
+        self._budget.check(host)
         stored = await self._pools.look_ups.run(
             request.connection, lambda: readable_record(self._store, command.physical_offset)
         )
@@ -64,6 +74,8 @@ class Retries:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"
             )
+        # Other requests may have used up the budget while this one was reading.
+        self._budget.charge(host, len(stored))
         (record,) = decode_records(stored)
         # Senders set this number as well.
         tries = min(max(record.reconsume_times, 0), TRIES_MAX - 1)

@@ -42,6 +42,8 @@ class BrokerState:
             node.leases,
             int(options.queue_lease_s * 1000),
             node.wait_replicated,
+            node.clients,
+            options.locks,
         )
         self.filters = Filters(
             options.enable_property_filter,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from metaq.protocol import names
-from metaq.protocol.bodies import ConsumerData, SubscriptionData
+from metaq.protocol.bodies import TAG, ConsumerData, SubscriptionData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.settings import MIB
@@ -20,6 +20,10 @@ SUBSCRIPTION_BYTES = 350
 """About the memory of one subscription without its texts."""
 NUMBER_BYTES = 40
 """About the memory of one number in a list."""
+COMPILED_BYTES_PER_CHARACTER = 12
+"""About the memory of a compiled expression in the data plane, which keeps the filter of every member."""
+TAGS_BYTES_PER_CHARACTER = 2
+"""The same for a filter by tags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,22 @@ class ClientLimits:
     bytes_per_client_max: int = MIB
     bytes_per_group_max: int = 32 * MIB
     bytes_max: int = 128 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class LockLimits:
+    """How many queues may be locked at the same time. A lock takes up to a kilobyte of memory."""
+
+    total_max: int = 50_000
+    per_connection_max: int = 10_000
+    per_stranger_max: int = 1_000
+    """For one connection in groups that it is not a member of. A consumer sends a heartbeat before it locks,
+    but it may have just reconnected, or a replica relays its request."""
+
+    @property
+    def per_host_max(self) -> int:
+        """One machine leaves room for others."""
+        return max(self.total_max // 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +78,11 @@ def member_size(subscriptions: Iterable[SubscriptionData] = ()) -> Size:
 
 def _subscription_bytes(subscription: SubscriptionData) -> int:
     texts = (subscription.topic, subscription.sub_string, subscription.expression_type)
+    by_tags = subscription.expression_type in ("", TAG)
+    compiled = TAGS_BYTES_PER_CHARACTER if by_tags else COMPILED_BYTES_PER_CHARACTER
     return (
         SUBSCRIPTION_BYTES
+        + compiled * len(subscription.sub_string)
         + sum(sys.getsizeof(text) for text in (*texts, *subscription.tags_set))
         + NUMBER_BYTES * (len(subscription.code_set) + len(subscription.tags_set))
     )

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from metaq._core import Clock
 from metaq.broker.state.client_limits import ClientBudget, ClientLimits, GroupKey, Size, member_size
 from metaq.protocol.bodies import (
@@ -21,6 +23,10 @@ from metaq.protocol.bodies import (
 HOLDS_ID_MS = 60_000
 """For this time after its last heartbeat, a client keeps its id against others that claim it. Clients send a
 heartbeat every 30 s."""
+VERSION_SKEW_MS = 60_000
+"""Clients number the versions of their subscriptions by their clocks. A version counts as at most this much
+newer than now, so that nobody can announce one that stays the newest."""
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 class Change(Enum):
@@ -45,29 +51,71 @@ class Member:
     seen_ms: int
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     """By topic; none for a producer."""
+    announced: dict[str, int] = field(default_factory=dict)
+    """By topic, the versions that the client gave, where they are too high to count."""
+    broadcasting: bool = False
     fingerprint: int = 0
     """The hash that the client gave with its last full heartbeat; 0 if it gave none."""
     size: Size | None = None
     """The memory that is counted for it."""
 
+    def version_of(self, topic: str) -> int:
+        """The version that the client gave to its subscription. Its pulls give the same one."""
+        return self.announced.get(topic, self.subscriptions[topic].sub_version)
+
+    def announced_subscriptions(self) -> dict[str, SubscriptionData]:
+        """Its subscriptions with the versions that it gave."""
+        return self.subscriptions | {
+            topic: msgspec.structs.replace(self.subscriptions[topic], sub_version=version)
+            for topic, version in self.announced.items()
+        }
+
+    def subscribe(self, entries: Iterable[SubscriptionData], known: Member | None, now_ms: int) -> None:
+        """Takes the subscriptions of a heartbeat. `known` is the same member before it."""
+        newest_ms = now_ms + VERSION_SKEW_MS
+        for entry in entries:
+            version = min(max(entry.sub_version, INT64_MIN), INT64_MAX)
+            if version > newest_ms:
+                self.announced[entry.topic] = version
+                entry = msgspec.structs.replace(entry, sub_version=newest_ms)
+                if known is not None and known.announced.get(entry.topic) == version:
+                    # The same heartbeat again changes nothing.
+                    entry.sub_version = known.subscriptions[entry.topic].sub_version
+            else:
+                self.announced.pop(entry.topic, None)
+            self.subscriptions[entry.topic] = entry
+
+    def gets_the_same(self, other: Member) -> bool:
+        """Whether the pulls of both get the same messages."""
+        return (self.broadcasting, self.announced, self.subscriptions) == (
+            other.broadcasting,
+            other.announced,
+            other.subscriptions,
+        )
+
 
 class ConsumerGroup:
-    """A group's live consumers; the last heartbeat decides how the group consumes."""
+    """A group's live consumers. Each member gets messages by its own subscriptions and its own mode."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.consume_type = CONSUME_PASSIVELY
-        self.message_model = CLUSTERING
         self.consume_from_where = CONSUME_FROM_LAST_OFFSET
         self.members: dict[int, Member] = {}
         """By connection."""
         self.subscriptions: dict[str, SubscriptionData] = {}
-        """By topic. If members differ, the newest counts; so a changed filter takes over."""
+        """By topic, for those who ask about the group: the newest if members differ."""
         self._client_ids: Counter[str] = Counter()
+        self._broadcasters = 0
 
     @property
     def broadcasting(self) -> bool:
-        return self.message_model == BROADCASTING
+        """Whether all members are in broadcast mode."""
+        return 0 < len(self.members) == self._broadcasters
+
+    @property
+    def message_model(self) -> str:
+        return BROADCASTING if self.broadcasting else CLUSTERING
 
     def client_ids(self) -> list[str]:
         """Each id once, in order. Every consumer must compute the same shares from this list, and a client
@@ -94,6 +142,7 @@ class ConsumerGroup:
         if known is None or known.client_id != member.client_id:
             self._client_ids[member.client_id] += 1
         self.members[member.connection] = member
+        self._broadcasters += member.broadcasting - (known is not None and known.broadcasting)
         for topic, subscription in member.subscriptions.items():
             newest = self.subscriptions.get(topic)
             if newest is None or subscription.sub_version >= newest.sub_version:
@@ -107,6 +156,7 @@ class ConsumerGroup:
         if known is None:
             return Change.NOTHING
         ids_before, subscriptions_before = len(self._client_ids), dict(self.subscriptions)
+        self._broadcasters -= known.broadcasting
         self._count_out(known)
         self._let_go(known)
         return self._compared(ids_before != len(self._client_ids), subscriptions_before)
@@ -155,6 +205,9 @@ class Clients:
         self.vanished: Callable[[str, str], None] = lambda group, client_id: None
         """Called with a consumer group and a client id when the last connection of a client has closed
         without a farewell."""
+        self.member_changed: Callable[[str, int], None] = lambda group, connection: None
+        """Called with a consumer group and a connection when that member comes, leaves, or changes what it
+        wants. The group itself may not have changed."""
         self._expiry_ms = int(expiry_s * 1000)
         self._changed = changed
         self._consumers: dict[str, ConsumerGroup] = {}
@@ -256,9 +309,11 @@ class Clients:
         known = group.members.get(member.connection)
         if without_subscriptions:
             member.subscriptions = known.subscriptions if known else {}
+            member.announced = known.announced if known else {}
             member.fingerprint = known.fingerprint if known else 0
         else:
-            member.subscriptions = {entry.topic: entry for entry in data.subscription_data_set}
+            member.subscriptions, member.announced = {}, {}
+            member.subscribe(data.subscription_data_set, known, self._clock.now_ms())
         if known is not None and member.subscriptions is known.subscriptions:
             member.size = known.size
         else:
@@ -268,8 +323,8 @@ class Clients:
         )
         self._consumers[group.name] = group
         model = group.message_model
+        member.broadcasting = data.message_model == BROADCASTING
         group.consume_type = data.consume_type
-        group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         self._of(member.connection)[0].add(group.name)
         change = group.put(member)
@@ -277,6 +332,8 @@ class Clients:
             change = Change.FILTERS
         if change is not Change.NOTHING:
             self._changed(group, change)
+        if known is None or not member.gets_the_same(known):
+            self.member_changed(group.name, member.connection)
 
     def put_producer(self, group: str, member: Member) -> None:
         """Raises Refused past a limit."""
@@ -308,6 +365,7 @@ class Clients:
         self.groups_of(connection)[0].discard(group_name)
         if change is not Change.NOTHING:
             self._changed(group, change)
+        self.member_changed(group_name, connection)
 
     def remove_producer(self, group: str, connection: int) -> None:
         members = self._producers.get(group, {})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from metaq._core import Clock
 from metaq.broker.options import LEASE_MS
 from metaq.broker.state.broker_own import check_group
+from metaq.broker.state.client_limits import LockLimits
+from metaq.broker.state.clients import Clients
 from metaq.broker.state.topics import Topics
 from metaq.journal.journal import Journal, NotWritten, Unwritten
 from metaq.protocol import names
@@ -30,12 +33,25 @@ QueueKey = tuple[str, int]
 """Topic and queue."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The connection that a request for locks came by."""
+
+    connection: int = 0
+    host: str = ""
+
+
+UNKNOWN = Sender()
+
+
 @dataclass(slots=True)
 class Lease:
     """The client that may read a queue, and until when."""
 
     client_id: str
     ends_ms: int
+    sender: Sender = field(default=UNKNOWN, compare=False)
+    """The connection that asked for it last; unknown if another master gave the lease."""
 
 
 Leases = dict[str, dict[QueueKey, Lease]]
@@ -56,12 +72,22 @@ class QueueLocks:
         leases: Leases | None = None,
         lease_ms: int = LEASE_MS,
         replicated: Callable[[], Awaitable[None]] | None = None,
+        clients: Clients | None = None,
+        limits: LockLimits | None = None,
     ) -> None:
         """`replicated` returns when the replicas that may become master have the journal."""
+        self._clients = clients
+        self._limits = limits or LockLimits()
         self._clock = clock
         self._topics = topics
         self._journal = journal
         self._leases: Leases = {} if leases is None else leases
+        self._count = 0
+        self._of_connection: Counter[int] = Counter()
+        self._of_host: Counter[str] = Counter()
+        for of_group in self._leases.values():
+            for lease in of_group.values():
+                self._add(lease.sender, 1)
         self._lease_ms = lease_ms
         self._replicated = replicated
         self._unwritten = Unwritten(journal, self._value_of)
@@ -71,7 +97,7 @@ class QueueLocks:
         queue whose lease ran out meanwhile may still have its reader. Raises MetadataDamaged."""
         for key, client_id in self._journal.decoded(TABLE, bytes.decode).items():
             group, queue_key = _read_key(key)
-            self._leases.setdefault(group, {})[queue_key] = Lease(client_id, 0)
+            self._put(group, queue_key, Lease(client_id, 0))
         ends_ms = self._clock.now_ms() + self._lease_ms
         for leases in self._leases.values():
             for lease in leases.values():
@@ -82,47 +108,94 @@ class QueueLocks:
         group, queue_key = _read_key(key)
         if value is not None:
             ends_ms = self._clock.now_ms() + self._lease_ms
-            self._leases.setdefault(group, {})[queue_key] = Lease(value.decode(), ends_ms)
-        elif group in self._leases:
-            self._leases[group].pop(queue_key, None)
-            if not self._leases[group]:
-                del self._leases[group]
+            self._put(group, queue_key, Lease(value.decode(), ends_ms))
+        else:
+            self._drop(group, queue_key)
 
     async def keep(self) -> None:
         """Writes the changes. Raises NotWritten."""
         await self._unwritten.keep()
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], sender: Sender = UNKNOWN
+    ) -> list[MessageQueue]:
         """Locks or renews the queues that are free, expired or the client's own, and returns these. A queue
-        that this broker does not have is never granted."""
+        that this broker does not have is never granted.
+
+        Raises Refused if a limit keeps the client from all of them. It can renew its own in any case."""
         now_ms = self._clock.now_ms()
-        leases = self._leases.setdefault(group, {})
         granted: list[MessageQueue] = []
+        fault: Refused | None = None
         for queue in queues:
             queue_key = (queue.topic, queue.queue_id)
-            lease = leases.get(queue_key)
-            is_taken = lease is not None and lease.client_id != client_id and lease.ends_ms > now_ms
-            if is_taken or not self._exists(queue_key):
+            lease = self._leases.get(group, {}).get(queue_key)
+            is_own = lease is not None and lease.client_id == client_id
+            if lease is not None and not is_own and lease.ends_ms > now_ms:
                 continue
-            if lease is None or lease.client_id != client_id:
+            if not self._exists(queue_key):
+                continue
+            if not is_own:
+                fault = fault or self._limit_fault(group, sender)
+                if fault is not None:
+                    continue
                 self._touch(group, queue_key)
-            leases[queue_key] = Lease(client_id, now_ms + self._lease_ms)
+            renewed_by = sender
+            if lease is not None and is_own and not self._is_owner(group, lease, sender):
+                renewed_by = lease.sender
+            self._put(group, queue_key, Lease(client_id, now_ms + self._lease_ms, renewed_by))
             granted.append(queue)
-        if not leases:
-            del self._leases[group]
+        if fault is not None and not granted:
+            raise fault
         return granted
 
-    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Releases the queues that are the client's; others stay."""
+    def unlock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], sender: Sender = UNKNOWN
+    ) -> None:
+        """Releases the queues that are the client's, if it is the client that asks; others stay."""
         leases = self._leases.get(group, {})
         for queue in queues:
             queue_key = (queue.topic, queue.queue_id)
             lease = leases.get(queue_key)
-            if lease is not None and lease.client_id == client_id:
-                del leases[queue_key]
+            is_own = lease is not None and lease.client_id == client_id
+            if lease is not None and is_own and self._is_owner(group, lease, sender):
+                self._drop(group, queue_key)
                 self._touch(group, queue_key)
-        if not leases:
-            self._leases.pop(group, None)
+
+    def _is_owner(self, group: str, lease: Lease, sender: Sender) -> bool:
+        """Whether the owner of the lease speaks, and not somebody else who knows its client id."""
+        if lease.sender.connection == sender.connection or self._clients is None:
+            return True
+        live = self._clients.consumer_group(group)
+        member = None if live is None else live.find(lease.client_id, self._clients.heard_since_ms())
+        if member is None:
+            # A client that has lost its connection may not have sent a heartbeat on the next one yet.
+            return lease.sender.host == sender.host
+        return member.connection == sender.connection
+
+    def _limit_fault(self, group: str, sender: Sender) -> Refused | None:
+        """Why this sender gets no further lock in the group."""
+        limits = self._limits
+        per_connection = limits.per_connection_max
+        name = "queue_locks_per_connection_max"
+        if not self._is_member(group, sender):
+            per_connection = min(per_connection, limits.per_stranger_max)
+            name += " for groups that it is not a member of"
+        if self._of_connection[sender.connection] >= per_connection:
+            who, limit = "one connection", f"{per_connection} queues ({name})"
+        elif self._of_host[sender.host] >= limits.per_host_max:
+            who, limit = f"address {sender.host}", f"{limits.per_host_max} queues (half of queue_locks_max)"
+        elif self._count >= limits.total_max:
+            who, limit = "all clients", f"{limits.total_max} queues (queue_locks_max)"
+        else:
+            return None
+        return Refused(
+            ResponseCode.SYSTEM_BUSY,
+            f"[OVERLOAD] {who} may lock {limit} at the same time: unlock some, or try again later",
+        )
+
+    def _is_member(self, group: str, sender: Sender) -> bool:
+        live = None if self._clients is None else self._clients.consumer_group(group)
+        return live is not None and sender.connection in live.members
 
     def held_by(self, group: str, client_id: str) -> Held:
         """The queues that a client has locked, and when each lease ends."""
@@ -136,11 +209,9 @@ class QueueLocks:
         for queue_key, ends_ms in held.items():
             lease = leases.get(queue_key)
             if lease is not None and lease == Lease(client_id, ends_ms):
-                del leases[queue_key]
+                self._drop(group, queue_key)
                 self._touch(group, queue_key)
                 released += 1
-        if not leases:
-            self._leases.pop(group, None)
         return released
 
     def has_lease(self, group: str) -> bool:
@@ -153,10 +224,8 @@ class QueueLocks:
         for group, leases in list(self._leases.items()):
             for queue_key, lease in list(leases.items()):
                 if lease.ends_ms <= now_ms:
-                    del leases[queue_key]
+                    self._drop(group, queue_key)
                     self._touch(group, queue_key)
-            if not leases:
-                del self._leases[group]
 
     def shift_time(self, by_ms: int) -> None:
         """Extends all leases after the clock was set or this process did not run: nobody could renew."""
@@ -167,7 +236,7 @@ class QueueLocks:
     @handles(LockBatchQueues)
     async def lock_batch_queues(self, command: LockBatchQueues, request: Request) -> Response:
         asked = self._read(request)
-        granted = self.lock(asked.consumer_group, asked.client_id, asked.mq_set)
+        granted = self.lock(asked.consumer_group, asked.client_id, asked.mq_set, _sender(request))
         is_new = self._unwritten.is_behind
         try:
             await self.keep()
@@ -182,7 +251,7 @@ class QueueLocks:
     @handles(UnlockBatchQueues)
     def unlock_batch_queues(self, command: UnlockBatchQueues, request: Request) -> None:
         asked = self._read(request)
-        self.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+        self.unlock(asked.consumer_group, asked.client_id, asked.mq_set, _sender(request))
 
     def _read(self, request: Request) -> LockBatchRequestBody:
         asked = LockBatchRequestBody.decode(request.body)
@@ -193,6 +262,31 @@ class QueueLocks:
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
         return asked
+
+    def _put(self, group: str, queue_key: QueueKey, lease: Lease) -> None:
+        of_group = self._leases.setdefault(group, {})
+        before = of_group.get(queue_key)
+        if before is not None:
+            self._add(before.sender, -1)
+        of_group[queue_key] = lease
+        self._add(lease.sender, 1)
+
+    def _drop(self, group: str, queue_key: QueueKey) -> None:
+        of_group = self._leases.get(group, {})
+        lease = of_group.pop(queue_key, None)
+        if lease is not None:
+            self._add(lease.sender, -1)
+        if not of_group:
+            self._leases.pop(group, None)
+
+    def _add(self, sender: Sender, more: int) -> None:
+        self._count += more
+        self._of_connection[sender.connection] += more
+        if not self._of_connection[sender.connection]:
+            del self._of_connection[sender.connection]
+        self._of_host[sender.host] += more
+        if not self._of_host[sender.host]:
+            del self._of_host[sender.host]
 
     def _touch(self, group: str, queue_key: QueueKey) -> None:
         self._unwritten.touch(TABLE, f"{group}@{queue_key[0]}@{queue_key[1]}")
@@ -205,6 +299,10 @@ class QueueLocks:
     def _exists(self, queue_key: QueueKey) -> bool:
         topic = self._topics.get(queue_key[0])
         return topic is not None and 0 <= queue_key[1] < max(topic.read_queue_nums, topic.write_queue_nums)
+
+
+def _sender(request: Request) -> Sender:
+    return Sender(request.connection, request.remote.rpartition(":")[0])
 
 
 def _read_key(key: str) -> tuple[str, QueueKey]:

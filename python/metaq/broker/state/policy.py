@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
-from metaq._core import BrokerPlane, tag_codes
+from metaq._core import BrokerPlane, StandingSubscription, tag_codes
 from metaq.broker.functions.call import Call
 from metaq.broker.sql92 import BadExpression
 from metaq.broker.state.clients import Clients, ConsumerGroup
@@ -45,8 +45,10 @@ class PolicyFeed:
         self._consume_default = consume_default
         self._topics_sent: dict[str, TopicPolicy] = {}
         self._groups_sent: dict[str, GroupPolicy] = {}
-        self._compiled: dict[str, dict[SubscriptionKey, SubscriptionPolicy]] = {}
-        """By group. A filter is compiled when it is new, and not again whenever its group changes."""
+        self._standing: WeakValueDictionary[SubscriptionKey, StandingSubscription] = WeakValueDictionary()
+        """A filter is compiled when it is new, and members that want the same one share it."""
+        self._members: dict[str, dict[int, list[tuple[int, StandingSubscription]]]] = {}
+        """By group and connection: what the data plane has, with the version of each subscription."""
 
     def send_all(self) -> None:
         self.send_topics([topic.topic_name for topic in self._topics])
@@ -70,37 +72,57 @@ class PolicyFeed:
 
     def send_groups(self, touched: Iterable[str]) -> None:
         changed: list[GroupPolicy] = []
+        added: list[str] = []
         for name in touched:
             config = self._groups.get(name)
             if config is None:
-                self._compiled.pop(name, None)
+                self._members.pop(name, None)
                 if self._groups_sent.pop(name, None) is not None:
                     self._plane.remove_group(name)
                 continue
             policy = compile_group(
                 config,
-                live := self._clients.consumer_group(name),
-                self._filters,
+                self._clients.consumer_group(name),
                 self._groups.forbidden_topics(name),
                 self._consume_default,
-                compiled=self._compiled.get(name, {}),
             )
-            self._note_compiled(name, live, policy)
             if self._groups_sent.get(name) != policy:
+                if name not in self._groups_sent:
+                    added.append(name)
                 self._groups_sent[name] = policy
                 changed.append(policy)
         if changed:
             self._plane.put_groups(changed)
+        for name in added:
+            live = self._clients.consumer_group(name)
+            for connection in list(live.members) if live is not None else ():
+                self.send_member(name, connection)
 
-    def _note_compiled(self, name: str, live: ConsumerGroup | None, policy: GroupPolicy) -> None:
-        if live is None or not live.subscriptions:
-            self._compiled.pop(name, None)
-            return
-        self._compiled[name] = {
-            _key(live.subscriptions[entry.topic]): entry
-            for entry in policy.subscriptions
-            if entry.topic in live.subscriptions
-        }
+    def send_member(self, group: str, connection: int) -> None:
+        """Brings a member's own subscriptions up to date in the data plane; a former member is removed."""
+        live = self._clients.consumer_group(group)
+        member = live.members.get(connection) if live is not None else None
+        if member is None:
+            members = self._members.get(group, {})
+            if members.pop(connection, None) is not None:
+                self._plane.remove_member(group, connection)
+            if not members:
+                self._members.pop(group, None)
+        elif group in self._groups_sent:
+            subscriptions = [
+                (member.version_of(topic), self._compiled(entry))
+                for topic, entry in member.subscriptions.items()
+            ]
+            self._members.setdefault(group, {})[connection] = subscriptions
+            self._plane.put_member(group, connection, member.broadcasting, subscriptions)
+
+    def _compiled(self, subscription: SubscriptionData) -> StandingSubscription:
+        key = _key(subscription)
+        known = self._standing.get(key)
+        if known is None:
+            known = StandingSubscription(compile_subscription(subscription, self._filters))
+            self._standing[key] = known
+        return known
 
 
 def _key(subscription: SubscriptionData) -> SubscriptionKey:
@@ -130,13 +152,9 @@ def compile_topic(config: TopicConfig, default: Rates = NO_LIMIT) -> TopicPolicy
 def compile_group(
     config: SubscriptionGroupConfig,
     live: ConsumerGroup | None,
-    filters: Filters,
     forbidden_topics: Iterable[str] = (),
     default: Rates = NO_LIMIT,
-    *,
-    compiled: Mapping[SubscriptionKey, SubscriptionPolicy] | None = None,
 ) -> GroupPolicy:
-    """The policy of a group. Subscriptions that are in `compiled` are taken from there."""
     # A limit for consumers must not slow down tools.
     default = NO_LIMIT if config.group_name in SYSTEM_GROUPS else default
     rates = consume_rates(config.attributes, default)
@@ -152,21 +170,17 @@ def compile_group(
         slow_broker_id=config.which_broker_when_consume_slowly,
         retry_times_max=config.retry_max_times,
         forbidden_topics=tuple(forbidden_topics),
-        subscriptions=tuple(
-            _compile_new(subscriptions[topic], filters, compiled or {}) for topic in sorted(subscriptions)
-        ),
+        subscriptions=tuple(_for_newcomers(topic) for topic in sorted(subscriptions)),
         consume_messages_per_second=rates.messages,
         consume_bytes_per_second=rates.bytes,
     )
 
 
-def _compile_new(
-    subscription: SubscriptionData, filters: Filters, compiled: Mapping[SubscriptionKey, SubscriptionPolicy]
-) -> SubscriptionPolicy:
-    known = compiled.get(_key(subscription))
-    if known is None:
-        return compile_subscription(subscription, filters)
-    return replace(known, version=subscription.sub_version)
+def _for_newcomers(topic: str) -> SubscriptionPolicy:
+    """The subscription for a connection whose heartbeat is still to come, as after it has reconnected. Other
+    members of its group do not decide what it wants, so it counts as older than every pull: a client that
+    wants tags gets all messages and selects them itself, and one with an expression has to try again."""
+    return SubscriptionPolicy(topic=topic, version=-1)
 
 
 def compile_subscription(subscription: SubscriptionData, filters: Filters) -> SubscriptionPolicy:

@@ -101,7 +101,7 @@ class Subscription:
     kind: str
     tags: frozenset[str]
     version: int
-    """The time of its creation. A broker uses the newest subscription of a group."""
+    """The time of its creation. A pull with a newer one than the last heartbeat is out of date."""
 
     @classmethod
     def of(

@@ -293,21 +293,21 @@ def test_what_clients_make_the_broker_remember_is_bounded() -> None:
         data = ConsumerData(group_name=group, subscription_data_set=entries)
         crowd.clients.put_consumer(data, crowd.member(connection))
 
-    join(1, "g", 6_000)
+    join(1, "g", 2_000)
     with pytest.raises(Refused, match="client_bytes_max"):
-        join(1, "h", 6_000)
+        join(1, "h", 2_000)
     with pytest.raises(Refused, match="subscriptions_per_client_max"):
         join(1, "h", 1, count=3)
     with pytest.raises(Refused, match="group_clients_bytes_max"):
-        join(2, "g", 8_000)
-    join(2, "g", 6_000)
+        join(2, "g", 2_700)
+    join(2, "g", 2_000)
     with pytest.raises(Refused, match="clients_per_group_max"):
         join(3, "g", 1)
     with pytest.raises(Refused, match="clients_bytes_max"):
-        join(3, "h", 6_000)
-    join(1, "g", 6_000)
+        join(3, "h", 2_000)
+    join(1, "g", 2_000)
     join(1, "g", 10)
-    join(3, "h", 6_000)
+    join(3, "h", 2_000)
     assert crowd.clients.consumer_group("h") is not None
     for connection in (1, 2, 3):
         crowd.clients.remove_connection(connection)

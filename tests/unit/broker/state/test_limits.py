@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from metaq.broker.state.attributes import altered, parsed
-from metaq.broker.state.filters import Filters
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.limits import Rates, send_rates
 from metaq.broker.state.policy import compile_group, compile_topic
@@ -48,7 +47,7 @@ def test_the_default_holds_for_what_has_no_limit_of_its_own() -> None:
         assert send_rates(exempt, {}, DEFAULT) == Rates()
     assert send_rates("%RETRY%g", {"send.rate.messages": "7"}, DEFAULT) == Rates(7, 0)
     for group, wanted in (("g", 1_000), ("TOOLS_CONSUMER", 0)):
-        policy = compile_group(SubscriptionGroupConfig(group_name=group), None, Filters(), (), DEFAULT)
+        policy = compile_group(SubscriptionGroupConfig(group_name=group), None, (), DEFAULT)
         assert policy.consume_messages_per_second == wanted
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from metaq._core import BrokerPlane, tag_code
+from metaq._core import BrokerPlane, StandingSubscription, tag_code
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.filters import Filters
 from metaq.broker.state.policy import PolicyFeed, compile_subscription
@@ -21,6 +21,7 @@ class FakePlane:
     def __init__(self) -> None:
         self.topics: dict[str, TopicPolicy] = {}
         self.groups: dict[str, GroupPolicy] = {}
+        self.members: dict[tuple[str, int], list[tuple[int, StandingSubscription]]] = {}
         self.calls = 0
 
     def put_topics(self, topics: Sequence[TopicPolicy]) -> None:
@@ -39,6 +40,19 @@ class FakePlane:
         self.calls += 1
         del self.groups[name]
 
+    def put_member(
+        self,
+        group: str,
+        connection: int,
+        broadcasting: bool,
+        subscriptions: list[tuple[int, StandingSubscription]],
+    ) -> None:
+        assert group in self.groups
+        self.members[group, connection] = subscriptions
+
+    def remove_member(self, group: str, connection: int) -> None:
+        del self.members[group, connection]
+
 
 @pytest.fixture
 def plane() -> FakePlane:
@@ -52,7 +66,9 @@ def clients(tables: Any) -> Clients:
 
 @pytest.fixture
 def feed(plane: FakePlane, tables: Any, clients: Clients) -> PolicyFeed:
-    return PolicyFeed(cast(BrokerPlane, plane), tables.topics, tables.groups, clients, Filters())
+    feed = PolicyFeed(cast(BrokerPlane, plane), tables.topics, tables.groups, clients, Filters())
+    clients.member_changed = feed.send_member
+    return feed
 
 
 def test_everything_goes_down_at_the_start_in_two_calls(
@@ -81,7 +97,7 @@ def test_only_changes_go_down(feed: PolicyFeed, plane: FakePlane, tables: Any) -
     assert plane.calls == before + 2
 
 
-def test_a_group_carries_its_live_subscriptions(
+def test_a_group_carries_the_topics_of_its_live_subscriptions(
     feed: PolicyFeed, plane: FakePlane, tables: Any, clients: Clients
 ) -> None:
     tables.groups.put(SubscriptionGroupConfig(group_name="g", consume_enable=False, broker_id=0))
@@ -94,10 +110,13 @@ def test_a_group_carries_its_live_subscriptions(
     feed.send_groups(["g"])
     policy = plane.groups["g"]
     assert (policy.consume_enabled, policy.broadcasting) == (False, True)
-    assert [(entry.topic, entry.version) for entry in policy.subscriptions] == [("t", 7)]
+    # The filter is the member's own: a connection that is no member gets none.
+    assert policy.subscriptions == (SubscriptionPolicy("t", version=-1),)
+    assert [version for version, _ in plane.members["g", 1]] == [7]
     clients.remove_connection(1)
     feed.send_groups(["g"])
     assert plane.groups["g"].subscriptions == ()
+    assert plane.members == {}
     tables.groups.remove("g")
     feed.send_groups(["g"])
     assert "g" not in plane.groups
@@ -167,23 +186,41 @@ def test_a_filter_is_compiled_when_it_is_new_and_not_whenever_its_group_changes(
     monkeypatch.setattr(Filters, "compile", compile_noted)
     tables.groups.put(SubscriptionGroupConfig(group_name="g"))
 
-    def subscribe(expression: str, version: int) -> GroupPolicy:
+    def subscribe(expression: str, version: int, connection: int = 1) -> tuple[int, StandingSubscription]:
         subscription = SubscriptionData(
             topic="t", sub_string=expression, sub_version=version, expression_type="SQL92"
         )
         data = ConsumerData(group_name="g", subscription_data_set=[subscription])
-        clients.put_consumer(data, Member(1, "c", 0, 513, "h:1", 0))
+        clients.put_consumer(data, Member(connection, f"c{connection}", 0, 513, "h:1", 0))
         feed.send_groups(["g"])
-        return plane.groups["g"]
+        (put,) = plane.members["g", connection]
+        return put
 
-    first = subscribe("a = 1", 7).subscriptions[0]
+    first = subscribe("a = 1", 7)
     tables.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=3))
     feed.send_groups(["g"])
-    again = subscribe("a = 1", 8).subscriptions[0]
+    again = subscribe("a = 1", 8)
+    assert again[1] is first[1] and (first[0], again[0]) == (7, 8)
+    assert subscribe("a = 1", 9, connection=2)[1] is first[1]
     assert compiled == ["a = 1"]
-    assert again.program is first.program and (first.version, again.version) == (7, 8)
-    assert subscribe("a = 2", 9).subscriptions[0].program != first.program
+    assert subscribe("a = 2", 9)[1] is not first[1]
     assert compiled == ["a = 1", "a = 2"]
+    # Nobody wants the first filter any more, so it is forgotten.
+    clients.remove_connection(2)
+    del first, again
+    subscribe("a = 1", 10)
+    assert compiled == ["a = 1", "a = 2", "a = 1"]
+
+
+def test_members_go_down_with_a_group_that_is_new_to_the_data_plane(
+    feed: PolicyFeed, plane: FakePlane, tables: Any, clients: Clients
+) -> None:
+    data = ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic="t")])
+    clients.put_consumer(data, Member(1, "c", 0, 513, "h:1", 0))
+    assert plane.members == {}
+    tables.groups.put(SubscriptionGroupConfig(group_name="g"))
+    feed.send_groups(["g"])
+    assert list(plane.members) == [("g", 1)]
 
 
 def test_too_many_tags_are_refused_and_none_is_dropped_in_silence() -> None:
