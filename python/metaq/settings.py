@@ -69,6 +69,8 @@ class ServerSettings:
     that has most of them is closed."""
     frame_bytes_max: int = 16 * MIB
     frame_deadline_ms: int = 30_000
+    first_frame_deadline_ms: int = 30_000
+    """A connection that has sent no whole frame after this time is closed."""
     idle_timeout_ms: int = 120_000
     crossing_requests_max: int = 10_000
     crossing_bytes_max: int = 64 * MIB

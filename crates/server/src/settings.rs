@@ -13,6 +13,8 @@ pub struct ServerSettings {
     pub connections_silent_max: usize,
     pub frame_bytes_max: usize,
     pub frame_deadline_ms: u64,
+    /// A connection that has sent no whole frame after this time is closed.
+    pub first_frame_deadline_ms: u64,
     pub idle_timeout_ms: u64,
     pub crossing_requests_max: usize,
     pub crossing_bytes_max: usize,

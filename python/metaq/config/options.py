@@ -82,10 +82,11 @@ _ALL: list[Option] = [
             Bytes(64 * KIB, GIB),
             "Largest frame accepted; at most half of memory_bytes_max.",
         ),
+        ("frame_deadline_ms", Number(100), "How long a frame may take to arrive completely."),
         (
-            "frame_deadline_ms",
+            "first_frame_deadline_ms",
             Number(100),
-            "How long a frame may take to arrive completely, and the first frame of a connection to come.",
+            "A connection that has sent no whole frame after this time is closed.",
         ),
         ("idle_timeout_ms", Number(1_000), "A connection without traffic for this time is closed."),
         ("crossing_requests_max", Number(1), "Requests that may wait for the control plane."),

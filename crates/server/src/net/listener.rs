@@ -480,7 +480,7 @@ async fn take_care(shared: Arc<Shared>) {
             shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.flush_timeout_ms);
         for peer in shared.peers.lock().values() {
             let slow_frame = peer.partial_for_ms().is_some_and(|ms| ms > shared.settings.frame_deadline_ms);
-            let is_silent = !peer.has_spoken() && peer.now_ms() > shared.settings.frame_deadline_ms;
+            let is_silent = !peer.has_spoken() && peer.now_ms() > shared.settings.first_frame_deadline_ms;
             if is_silent && !peer.is_closing() {
                 peer.close_silent();
             } else if slow_frame || peer.idle_ms() > shared.settings.idle_timeout_ms {

@@ -145,7 +145,7 @@ fn connections_that_say_nothing_make_way_when_all_places_of_an_address_are_taken
 
 #[test]
 fn a_connection_that_spoke_may_be_silent_for_longer_than_a_newcomer() {
-    let plane = Plane::with(|setup| setup.server.frame_deadline_ms = 700);
+    let plane = Plane::with(|setup| setup.server.first_frame_deadline_ms = 700);
     let mut speaker = plane.connect();
     speaker.put("m");
     assert!(plane.connect().try_answer().is_none());

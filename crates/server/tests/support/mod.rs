@@ -226,6 +226,7 @@ fn setup(directory: &Path) -> Setup {
         connections_silent_max: 100,
         frame_bytes_max: 1 << 20,
         frame_deadline_ms: 60_000,
+        first_frame_deadline_ms: 60_000,
         idle_timeout_ms: 120_000,
         crossing_requests_max: 100,
         crossing_bytes_max: 1 << 20,
