@@ -64,8 +64,13 @@ class ServerSettings:
     """Also listen on port−2, to which clients up to 4.4 send (a second free port if `port` is 0)."""
     connections_max: int = 10_000
     connections_per_address_max: int = 5_000
+    connections_silent_max: int = 1_000
+    """Connections that have not sent a whole frame yet. When one more comes, the oldest one of the address
+    that has most of them is closed."""
     frame_bytes_max: int = 16 * MIB
     frame_deadline_ms: int = 30_000
+    first_frame_deadline_ms: int = 30_000
+    """A connection that has sent no whole frame after this time is closed."""
     idle_timeout_ms: int = 120_000
     crossing_requests_max: int = 10_000
     crossing_bytes_max: int = 64 * MIB
@@ -148,6 +153,9 @@ class BrokerSettings:
     store_host: str
     """The `ip:port` in every record and message id; port 0 stands for the listener's port."""
     region: str = "DefaultRegion"
+    message_keys_max: int = 64
+    """Words in the KEYS of a message, each of which costs an entry of the key index, in memory and on disk.
+    A message may have one more for every 32 bytes of its body and properties."""
     flush_timeout_ms: int = 5_000
     metrics_series_max: int = 200_000
     pull_bytes_max: int = 2 * MIB
@@ -193,7 +201,13 @@ class BrokerSettings:
     """The longest time for which a producer may ask not to be asked about its transaction."""
     transactions_open_max: int = 500_000
     transactions_open_per_group_max: int = 100_000
-    """The same for one producer group."""
+    """The same for one producer group. An address has an eighth of it in any case, whatever others have open
+    in the group's name."""
+    transactions_open_per_address_max: int = 250_000
+    """The same for one address, whatever groups it names: half of all, so that others are still taken."""
+    transaction_renew_bytes_max: int = 32 * MIB
+    """Bytes of half messages of one address that a turn of checks stores again; the others wait for the next
+    turn. One counts as 4 KiB at least."""
     transactions_ended_kept: int = 64 * 1024
     """Ended transactions that are remembered, 8 bytes each, so that a repeated request gets a true answer."""
     timer_max_delay_s: int = 40 * 24 * 3600

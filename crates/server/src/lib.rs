@@ -24,6 +24,8 @@ mod limits;
 mod metrics;
 mod net;
 mod notice;
+#[cfg(test)]
+mod one_pass;
 mod plane;
 mod policy;
 mod pull;

@@ -9,8 +9,12 @@ pub struct ServerSettings {
     pub also_old_port: bool,
     pub connections_max: usize,
     pub connections_per_address_max: usize,
+    /// Connections that have not sent a whole frame yet.
+    pub connections_silent_max: usize,
     pub frame_bytes_max: usize,
     pub frame_deadline_ms: u64,
+    /// A connection that has sent no whole frame after this time is closed.
+    pub first_frame_deadline_ms: u64,
     pub idle_timeout_ms: u64,
     pub crossing_requests_max: usize,
     pub crossing_bytes_max: usize,
@@ -46,6 +50,8 @@ pub struct BrokerSettings {
     pub store_host: String,
     pub region: String,
     pub message_size_bytes_max: usize,
+    /// Words in the KEYS of one message, each of which costs an entry of the key index. A long message may have more.
+    pub message_keys_max: usize,
     /// An acknowledgement waits at most this long for the store to confirm its record.
     pub flush_timeout_ms: u64,
     /// Pairs of a topic and a group that are counted for the metrics.
@@ -110,8 +116,14 @@ pub struct TransactionSettings {
     pub open_max: usize,
     /// The same for one producer group.
     pub open_per_group_max: usize,
+    /// The same for one address, whatever groups it names.
+    pub open_per_address_max: usize,
     /// Ended transactions that are remembered, so that a repeated request gets a true answer.
     pub ended_kept: usize,
+    /// Bytes of half messages of one address that a turn of checks stores again.
+    pub renew_bytes_max: u64,
+    /// Keys of one message inside a half message that holds many.
+    pub message_keys_max: usize,
 }
 
 #[derive(Debug, Clone)]

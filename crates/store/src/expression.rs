@@ -10,6 +10,7 @@ mod value;
 
 use metaq_wire::properties::entries;
 
+use number::NUMBER_BYTES_MAX;
 use value::{Search, Value};
 
 /// The most operations of one program.
@@ -84,8 +85,10 @@ pub struct Program {
     /// Names of the properties that it reads, sorted; steps refer to them by index.
     names: Vec<Box<[u8]>>,
     depth: usize,
-    /// How many steps may read a whole property.
+    /// How often its steps may read a whole property.
     searches: usize,
+    /// How often they may read a number.
+    numbers: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -139,15 +142,19 @@ impl Program {
         if searches > SEARCHES_MAX {
             return Err(ExpressionError::TooManySearches { count: searches });
         }
+        let (pairs, numbers) = comparisons_of(&operations);
         let steps = operations.into_iter().map(|operation| Step::new(operation, &names)).collect();
-        Ok(Self { steps, names, depth, searches })
+        Ok(Self { steps, names, depth, searches: searches + pairs, numbers })
     }
 
     /// The bytes that [`Program::matches`] looks at, at most, if the record has this many bytes of properties: all of
-    /// them once to find the values, and once more for each search.
+    /// them once to find the values, once more for each search and each comparison of two properties, and the longest
+    /// number for each comparison with a number.
     #[inline]
     pub fn examined_bytes(&self, properties_bytes: usize) -> u64 {
-        (1 + self.searches as u64) * properties_bytes as u64 + OPERATION_BYTES * self.steps.len() as u64
+        (1 + self.searches as u64) * properties_bytes as u64
+            + self.numbers as u64 * properties_bytes.min(NUMBER_BYTES_MAX) as u64
+            + OPERATION_BYTES * self.steps.len() as u64
     }
 
     /// How many operations it has, at least one.
@@ -253,6 +260,32 @@ impl Operation {
             Self::Between | Self::NotBetween => 3,
         }
     }
+}
+
+/// How often two properties are compared with each other, and how often a property may be read as a number. A comparison
+/// with a text costs no more than the text has bytes, and the expression itself is not long.
+fn comparisons_of(operations: &[Operation]) -> (usize, usize) {
+    let (mut pairs, mut numbers) = (0, 0);
+    for (at, operation) in operations.iter().enumerate() {
+        match (operation, operations.get(..at).unwrap_or_default()) {
+            (Operation::Equal, [.., Operation::Property(_), Operation::Property(_)]) => pairs += 1,
+            (
+                Operation::Equal,
+                [.., Operation::Text(_)] | [.., Operation::Text(_), Operation::Property(_)],
+            ) => {}
+            (
+                Operation::Equal
+                | Operation::Greater
+                | Operation::GreaterOrEqual
+                | Operation::Less
+                | Operation::LessOrEqual,
+                _,
+            ) => numbers += 2,
+            (Operation::Between | Operation::NotBetween, _) => numbers += 4,
+            _ => {}
+        }
+    }
+    (pairs, numbers)
 }
 
 /// The most values on the stack at any time.

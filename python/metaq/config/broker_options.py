@@ -17,6 +17,11 @@ BROKER = section(
         "Id of the broker in its group: 0 for a lone broker or a fixed master, otherwise 1 or more.",
     ),
     ("region", NAME, "Region name in answers and traces."),
+    (
+        "message_keys_max",
+        Number(1, 32_767),
+        "Keys of a message; one more is accepted for every 32 bytes of its body and properties.",
+    ),
     ("permission", Number(0, 7), 6, "Permissions on all topics, as bits: 4 read, 2 write."),
     ("auto_create_topic", Flag(), True, "Create a topic when the first message is sent to it."),
     ("auto_create_group", Flag(), True, "Create a consumer group when its first consumer appears."),
@@ -176,6 +181,16 @@ BROKER = section(
         "transactions_open_per_group_max",
         Number(1, 100_000_000),
         "Transactions of one producer group that may be open at the same time.",
+    ),
+    (
+        "transactions_open_per_address_max",
+        Number(1, 100_000_000),
+        "Transactions from one address that may be open at the same time, whatever groups it names.",
+    ),
+    (
+        "transaction_renew_bytes_max",
+        Bytes(4 * KIB, 16 * GIB),
+        "Size of the half messages from one address that a turn of checks stores again.",
     ),
     (
         "transactions_ended_kept",

@@ -73,11 +73,21 @@ _ALL: list[Option] = [
         ("connections_max", Number(1, 1_000_000), "Connections of one listener at most."),
         ("connections_per_address_max", Number(1, 1_000_000), "Connections from one address at most."),
         (
+            "connections_silent_max",
+            Number(1, 1_000_000),
+            "Connections that have not sent a whole frame yet; the oldest ones make way for others.",
+        ),
+        (
             "frame_bytes_max",
             Bytes(64 * KIB, GIB),
             "Largest frame accepted; at most half of memory_bytes_max.",
         ),
         ("frame_deadline_ms", Number(100), "How long a frame may take to arrive completely."),
+        (
+            "first_frame_deadline_ms",
+            Number(100),
+            "A connection that has sent no whole frame after this time is closed.",
+        ),
         ("idle_timeout_ms", Number(1_000), "A connection without traffic for this time is closed."),
         ("crossing_requests_max", Number(1), "Requests that may wait for the control plane."),
         (

@@ -15,6 +15,8 @@ from tests.support.plain_client import PULL_MESSAGE, frame
 PER_ADDRESS = 2_500
 """Connections from one loopback address: below the limit of a server, and of the ports there are."""
 TRICKLE_EVERY_S = 1.0
+_HELLO = frame(PULL_MESSAGE, {})
+"""A server closes connections that have sent no whole frame before all others."""
 _FRAME = frame(PULL_MESSAGE, {"topic": "x" * 4_000})
 
 
@@ -45,6 +47,7 @@ class Crowd:
             source = f"127.0.0.{self.first_address + next(self._number) % self.size // PER_ADDRESS}"
             try:
                 connection = socket.create_connection(self._server, timeout=5, source_address=(source, 0))
+                connection.sendall(_HELLO)
             except OSError:
                 return
             connection.setblocking(False)

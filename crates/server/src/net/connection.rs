@@ -37,6 +37,10 @@ const RESERVE_PAUSE: Duration = Duration::from_millis(10);
 /// The buffer of a frame that takes longer than this to arrive is no larger than the bytes in it.
 const SLOW_FRAME_MS: u64 = 1_000;
 
+/// A connection that makes way for others because it has sent no frame may still send one within this time. It may have
+/// done so already, and this server not have looked.
+const LAST_CHANCE: Duration = Duration::from_millis(100);
+
 /// Why a connection ended.
 enum End {
     PeerLeft,
@@ -106,7 +110,17 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
                 () = peer.woken() => continue,
             }
         }
-        if !(may_go_on && input.has_more) {
+        if !input.has_frames && peer.gives_way_for_ms().is_some() {
+            match last_chance(&mut transport, &mut input, peer).await {
+                Some(Ok(Progress::Read(_))) => {}
+                Some(Ok(Progress::Writable)) => continue,
+                Some(Ok(Progress::EndOfStream) | Err(_)) => return End::PeerLeft,
+                None => {
+                    peer.close_silent();
+                    return End::Asked;
+                }
+            }
+        } else if !(may_go_on && input.has_more) {
             let progress = tokio::select! {
                 progress = transport.ready(may_go_on.then_some(&mut input.buffer), is_behind) => progress,
                 () = peer.woken() => continue,
@@ -122,6 +136,18 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
             return End::Malformed(input.explain(&error, shared.settings.frame_bytes_max));
         }
     }
+}
+
+/// Waits for bytes of a connection that makes way for others, but not for long.
+#[cold]
+async fn last_chance(
+    transport: &mut Transport,
+    input: &mut Input,
+    peer: &Peer,
+) -> Option<std::io::Result<Progress>> {
+    let waited = Duration::from_millis(peer.gives_way_for_ms().unwrap_or(0));
+    let left = LAST_CHANCE.checked_sub(waited)?;
+    tokio::time::timeout(left, transport.ready(Some(&mut input.buffer), false)).await.ok()
 }
 
 /// Counts the buffers after everything that holds nothing was given back; whether the budget has room for the rest.
@@ -186,6 +212,9 @@ fn handle_frames(
             Ok(Some(frame)) => {
                 handled = shared.handle(broker, peer, &frame, answers);
                 let size = frame.size;
+                if !input.has_frames {
+                    shared.greet(peer);
+                }
                 input.consume(size);
                 peer.mark_frame();
                 turn.frames += 1;

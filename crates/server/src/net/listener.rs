@@ -28,6 +28,7 @@ use crate::net::counts::{Counts, ListenerFigures};
 use crate::net::crossing::{Crossing, CrossingLimits, Event};
 use crate::net::held_appends::HeldAppends;
 use crate::net::memory::{Memory, PeerMemory};
+use crate::net::newcomers::Newcomers;
 use crate::net::output::Body;
 use crate::net::peer::Peer;
 use crate::net::relay::Relay;
@@ -86,6 +87,7 @@ pub struct Shared {
     leaving: ArcSwapOption<Broker>,
     peers: Mutex<HashMap<u64, Arc<Peer>, RandomState>>,
     per_address: Mutex<HashMap<IpAddr, usize, RandomState>>,
+    newcomers: Newcomers,
     /// The sums of connections that have ended.
     ended: Counts,
     next_peer: AtomicU64,
@@ -122,6 +124,7 @@ impl Listener {
             held_appends: HeldAppends::new(&settings),
             runtime: OnceLock::new(),
             memory: Memory::new(settings.memory_bytes_max, settings.group_memory_bytes_max),
+            newcomers: Newcomers::new(settings.connections_silent_max),
             settings,
             crossing,
             slow_requests: SlowRequests::default(),
@@ -323,16 +326,18 @@ impl Shared {
         self.peers.lock().values().cloned().collect()
     }
 
-    /// Admits a socket if the limits allow it.
+    /// Admits a socket if the limits allow it. A connection that has sent no frame yet makes way for it, if there is one.
     fn admit(self: &Arc<Self>, stream: TcpStream, remote: SocketAddr) {
         if self.peers.lock().len() >= self.settings.connections_max {
-            return;
+            let Some(oldest) = self.newcomers.take_oldest() else { return };
+            oldest.close_silent();
         }
         {
             let mut per_address = self.per_address.lock();
             let count = per_address.entry(remote.ip()).or_default();
             if *count >= self.settings.connections_per_address_max {
-                return;
+                let Some(oldest) = self.newcomers.take_oldest_of(remote.ip()) else { return };
+                oldest.close_silent();
             }
             *count += 1;
         }
@@ -341,11 +346,24 @@ impl Shared {
         let memory = PeerMemory::new(&self.memory, self.settings.connection_memory_bytes_max);
         let peer = Arc::new(Peer::new(id, remote, memory));
         self.peers.lock().insert(id, Arc::clone(&peer));
+        if let Some(oldest) = self.newcomers.add(&peer) {
+            oldest.give_way();
+        }
         tokio::spawn(connection::run(Arc::clone(self), stream, peer));
+    }
+
+    /// Notes that a connection has sent its first frame.
+    #[cold]
+    pub(crate) fn greet(&self, peer: &Peer) {
+        peer.mark_spoken();
+        self.newcomers.remove(peer);
     }
 
     /// Ends a connection: nothing waits for it any longer, and Python hears of it.
     pub(crate) fn forget(&self, peer: &Arc<Peer>) {
+        if !peer.has_spoken() {
+            self.newcomers.remove(peer);
+        }
         {
             let mut peers = self.peers.lock();
             peers.remove(&peer.id);
@@ -462,7 +480,10 @@ async fn take_care(shared: Arc<Shared>) {
             shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.flush_timeout_ms);
         for peer in shared.peers.lock().values() {
             let slow_frame = peer.partial_for_ms().is_some_and(|ms| ms > shared.settings.frame_deadline_ms);
-            if slow_frame || peer.idle_ms() > shared.settings.idle_timeout_ms {
+            let is_silent = !peer.has_spoken() && peer.now_ms() > shared.settings.first_frame_deadline_ms;
+            if is_silent && !peer.is_closing() {
+                peer.close_silent();
+            } else if slow_frame || peer.idle_ms() > shared.settings.idle_timeout_ms {
                 peer.close();
             } else if peer.unconfirmed_for_ms().is_some_and(|ms| ms > flush_timeout_ms) {
                 peer.wake();

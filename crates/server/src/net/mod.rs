@@ -5,8 +5,8 @@
 //! through `crossing`. `answers` holds the answers of a connection, those that wait for the store included; `output` is
 //! the buffer that one system call writes. `peer` is a connection as other threads see it, with a mailbox for answers
 //! that they post; `counts` are its figures. `memory` counts the bytes that are kept for it, and `group_memory` those that are
-//! kept for a group. `held_appends` keeps
-//! requests back while the master moves, `relay` passes them on to it.
+//! kept for a group. `newcomers` knows the connections that have sent nothing yet. `held_appends` keeps requests back while the
+//! master moves, `relay` passes them on to it.
 //!
 //! Nothing here knows what a message is. New hot requests get a line in `codes` and an arm in `route`.
 
@@ -18,6 +18,7 @@ pub(crate) mod group_memory;
 pub(crate) mod held_appends;
 pub(crate) mod listener;
 pub(crate) mod memory;
+pub(crate) mod newcomers;
 pub(crate) mod output;
 pub(crate) mod peer;
 pub(crate) mod relay;

@@ -28,6 +28,10 @@ pub struct Peer {
     holds: AtomicUsize,
     wake: Notify,
     closing: AtomicBool,
+    /// A whole frame has come.
+    has_spoken: AtomicBool,
+    /// When it was asked to make way for others because it has sent no frame, plus one; 0 while it was not.
+    gives_way_ms: AtomicU64,
     end_reason: OnceLock<String>,
     active_ms: AtomicU64,
     /// Since when the peer has answers to read that the socket does not take, plus one; 0 while it has none.
@@ -66,6 +70,8 @@ impl Peer {
             holds: AtomicUsize::new(0),
             wake: Notify::new(),
             closing: AtomicBool::new(false),
+            has_spoken: AtomicBool::new(false),
+            gives_way_ms: AtomicU64::new(0),
             end_reason: OnceLock::new(),
             active_ms: AtomicU64::new(0),
             behind_ms: AtomicU64::new(0),
@@ -176,6 +182,34 @@ impl Peer {
             self.set_end_reason(reason());
             self.close();
         }
+    }
+
+    /// Closes a connection that has sent no frame. Without a reason, because there may be thousands of them, and each reason
+    /// is a line in the log.
+    #[cold]
+    pub fn close_silent(&self) {
+        self.counts.connections_cut.add(1);
+        self.close();
+    }
+
+    /// Asks a connection that has sent no frame to end, unless one comes very soon.
+    #[cold]
+    pub fn give_way(&self) {
+        self.gives_way_ms.store(self.now_ms() + 1, Relaxed);
+        self.wake();
+    }
+
+    /// How long ago it was asked to make way for others.
+    pub fn gives_way_for_ms(&self) -> Option<u64> {
+        since(self.now_ms(), self.gives_way_ms.load(Relaxed))
+    }
+
+    pub fn mark_spoken(&self) {
+        self.has_spoken.store(true, Relaxed);
+    }
+
+    pub fn has_spoken(&self) -> bool {
+        self.has_spoken.load(Relaxed)
     }
 
     pub fn is_closing(&self) -> bool {

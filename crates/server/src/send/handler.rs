@@ -40,6 +40,7 @@ pub struct Sender {
     flow: Arc<Flow>,
     added: Arc<AddedProperties>,
     message_size_bytes_max: usize,
+    message_keys_max: usize,
 }
 
 impl Sender {
@@ -70,6 +71,7 @@ impl Sender {
             flow,
             added,
             message_size_bytes_max: settings.message_size_bytes_max,
+            message_keys_max: settings.message_keys_max,
         }
     }
 
@@ -78,6 +80,9 @@ impl Sender {
             Ok(header) => header,
             Err(error) => return ask.refuse(answers, response_code::SYSTEM_ERROR, &error.to_string()),
         };
+        if let Err(refusal) = validate::own_properties_size(header.properties.len()) {
+            return ask.refuse_with(answers, &refusal);
+        }
         let policy = self.policy.read();
         let Some(dead_letters) = rewrite::dead_letter_topic(&policy, &header) else {
             let what = "the retry topic's group";
@@ -126,6 +131,7 @@ impl Sender {
     ) -> Result<(), Refusal> {
         validate::body_size(ask.body.len(), self.message_size_bytes_max)?;
         let marks = properties::scan(header.properties.as_bytes());
+        validate::keys(&marks, header.properties.len() + ask.body.len(), self.message_keys_max)?;
         let waits_for = self.waits_for(header, &marks)?;
         if let (WaitsFor::Commit, Some(count)) = (waits_for, marks.half_batch) {
             self.transactions.check_half_batch(header, count, ask.body)?;
@@ -175,6 +181,7 @@ impl Sender {
             let own = part.properties;
             let marks = properties::scan(own);
             validate::batch_part(&marks)?;
+            validate::keys(&marks, own.len() + part.body.len(), self.message_keys_max)?;
             no_wait &= marks.no_wait;
             let record = NewRecord {
                 flag: part.flag,

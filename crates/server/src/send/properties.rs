@@ -1,6 +1,6 @@
 //! The few properties that decide how a message is stored, found in one pass.
 
-use metaq_wire::properties::{find_span, iterate};
+use metaq_wire::properties::{entries, iterate};
 
 use crate::timer::due_time::RequestedTime;
 
@@ -35,6 +35,8 @@ pub struct Marks<'a> {
     pub is_ordered: bool,
     /// It is delayed or ordered.
     pub has_other_kind: bool,
+    /// The keys under which it can be found, with spaces between them.
+    pub keys: Option<&'a [u8]>,
 }
 
 impl Marks<'_> {
@@ -58,6 +60,7 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
     for (name, value) in iterate(properties) {
         match name {
             b"UNIQ_KEY" => marks.unique_key = Some(value),
+            b"KEYS" => marks.keys = Some(value),
             b"WAIT" => marks.no_wait = value == b"false",
             b"CLUSTER" => marks.already_added = true,
             b"POP_CK" => marks.pop_check = true,
@@ -99,12 +102,17 @@ fn priority(value: &[u8]) -> Option<i32> {
     std::str::from_utf8(value).ok()?.parse().ok().filter(|priority| *priority >= 0)
 }
 
-/// The properties without the entries of that name.
-pub fn without(properties: &[u8], name: &str) -> Vec<u8> {
-    let mut kept = properties.to_vec();
-    while let Some(span) = find_span(&kept, name) {
-        kept.drain(span);
+/// The properties without the entries of these names, in one pass whatever their number.
+pub fn without(properties: &[u8], names: &[&str]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(properties.len());
+    let mut from = 0;
+    for entry in entries(properties) {
+        if names.iter().any(|name| name.as_bytes() == entry.name) {
+            kept.extend_from_slice(properties.get(from..entry.span.start).unwrap_or_default());
+            from = entry.span.end;
+        }
     }
+    kept.extend_from_slice(properties.get(from..).unwrap_or_default());
     kept
 }
 
@@ -148,7 +156,10 @@ mod tests {
     #[test]
     fn a_property_is_taken_out_whole() {
         let given = b"A\x011\x02POP_CK\x01x y\x02B\x012\x02POP_CK\x01z";
-        let kept = without(given, "POP_CK");
-        assert_eq!(iterate(&kept).collect::<Vec<_>>(), [(&b"A"[..], &b"1"[..]), (b"B", b"2")]);
+        let kept = without(given, &["POP_CK"]);
+        assert_eq!(kept, b"A\x011\x02B\x012\x02");
+        assert_eq!(without(given, &["B", "POP_CK", "A"]), b"");
+        assert_eq!(without(b"\x02A\x011\x02broken\x02A\x01", &["A"]), b"\x02broken\x02A\x01");
+        assert_eq!(without(given, &["none"]), given);
     }
 }

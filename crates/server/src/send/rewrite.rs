@@ -79,28 +79,27 @@ pub fn is_half(header: &SendHeader<'_>, marks: &Marks<'_>) -> bool {
 
 /// The sender's properties without those that must not be stored.
 pub fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> {
-    let mut own = Cow::Borrowed(properties);
+    let mut dropped: Vec<&str> = Vec::new();
     if marks.pop_check {
-        own = Cow::Owned(properties::without(&own, "POP_CK"));
+        dropped.push("POP_CK");
     }
     if marks.copy_notes {
-        for name in COPY_NOTES {
-            own = Cow::Owned(properties::without(&own, name));
-        }
+        dropped.extend(COPY_NOTES);
     }
     // A message that was committed after checks keeps their number, and may be sent on in another transaction.
     if marks.check_times && marks.transactional {
-        own = Cow::Owned(properties::without(&own, CHECK_TIMES));
+        dropped.push(CHECK_TIMES);
     }
     if marks.delay_level > 0 && marks.requested_time.is_asked() {
-        for name in TIMER_NAMES {
-            own = Cow::Owned(properties::without(&own, name));
-        }
+        dropped.extend(TIMER_NAMES);
     }
     if marks.priority.is_some() && !marks.has_priority() {
-        own = Cow::Owned(properties::without(&own, "_SYS_MSG_PRIORITY_"));
+        dropped.push("_SYS_MSG_PRIORITY_");
     }
-    own
+    if dropped.is_empty() {
+        return Cow::Borrowed(properties);
+    }
+    Cow::Owned(properties::without(properties, &dropped))
 }
 
 /// The properties that only this message needs: a key if it has none, and its queue after a wait. Most messages need none.

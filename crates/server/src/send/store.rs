@@ -11,7 +11,8 @@ use crate::net::route::{Ask, Refusal};
 use crate::send::handler::Sender;
 use crate::send::properties::Marks;
 use crate::send::rewrite::WaitsFor;
-use crate::transaction::open::{Kind, NameKey, immunity_ms};
+use crate::transaction::open::{Kind, immunity_ms};
+use crate::transaction::shares::NameKey;
 
 impl Sender {
     /// The queue of a message whose sender left the choice to the broker.
@@ -55,7 +56,7 @@ impl Sender {
         answers: &mut Answers,
     ) -> Result<Appended, Refusal> {
         let appended = match waits_for {
-            WaitsFor::Commit => self.append_half(header, record, marks)?,
+            WaitsFor::Commit => self.append_half(ask, header, record, marks)?,
             _ => self.store.append(record)?,
         };
         count(ask, 1, answers);
@@ -75,6 +76,7 @@ impl Sender {
 
     fn append_half(
         &self,
+        ask: &Ask<'_>,
         header: &SendHeader<'_>,
         record: &NewRecord<'_>,
         marks: &Marks<'_>,
@@ -84,10 +86,12 @@ impl Sender {
             is_batch: marks.half_batch.is_some(),
             group: NameKey::of(header.producer_group.as_bytes()),
             topic: NameKey::of(header.topic.as_bytes()),
+            address: NameKey::of_address(ask.peer.remote.ip()),
+            bytes: record.size() as u32,
         };
         self.transactions
             .append_half(record, kind)?
-            .ok_or_else(|| Refusal::new(response_code::SYSTEM_BUSY, self.transactions.explain_full()))
+            .ok_or_else(|| Refusal::new(response_code::SYSTEM_BUSY, self.transactions.explain_full(&kind)))
     }
 }
 

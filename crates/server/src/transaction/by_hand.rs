@@ -8,7 +8,8 @@ use crate::ServerError;
 use crate::send::copy::without_body;
 use crate::transaction::Transactions;
 use crate::transaction::end::{Ended, EndedBy};
-use crate::transaction::open::{End, HALF_TOPIC, Half, Look, NameKey, Standing};
+use crate::transaction::open::{End, HALF_TOPIC, Half, Look, Standing};
+use crate::transaction::shares::NameKey;
 
 /// Open transactions that are looked at under one lock: senders wait for it.
 const LOCKED_MAX: usize = 2_048;

@@ -41,10 +41,10 @@ pub struct DueTransaction {
 }
 
 impl Transactions {
-    /// Stores a half message; None if too many transactions are open, in all or of its producer group.
+    /// Stores a half message; None if too many transactions are open, in all or of its producer group or address.
     pub fn append_half(&self, record: &NewRecord<'_>, kind: Kind) -> Result<Option<Appended>, StoreError> {
         let mut ledger = self.ledger.lock();
-        if ledger.is_full(kind.group) {
+        if ledger.full(&kind).is_some() {
             return Ok(None);
         }
         let appended = self.store.append(record)?;
@@ -124,17 +124,13 @@ impl Transactions {
     /// The half messages of a turn of checks. Gives those up whose record is gone.
     pub fn due(&self, look: &Look) -> Vec<DueTransaction> {
         let mut ledger = self.ledger.lock();
-        let (mut records, mut bytes) = (Vec::new(), 0);
-        for (queue_offset, half) in ledger.due(look) {
-            if bytes >= READ_BYTES {
-                break;
-            }
+        let mut records = Vec::new();
+        for (queue_offset, half) in ledger.due(look, READ_BYTES) {
             if !self.store.is_confirmed(half.physical_offset + 1) {
                 continue;
             }
             match self.store.record_at(half.physical_offset) {
                 Some(record) => {
-                    bytes += record.len();
                     let is_immune = half.is_immune(look);
                     records.push(DueTransaction { record, began_ms: half.since_ms, is_immune });
                 }

@@ -14,7 +14,7 @@ use metaq_wire::{NewRecord, Record, SendHeader, batch_records, body_crc, layout}
 use crate::codes::response_code;
 use crate::net::route::Refusal;
 use crate::send::properties::{self, Marks};
-use crate::send::validate::{BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX};
+use crate::send::validate::{self, BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX};
 use crate::transaction::Transactions;
 use crate::transaction::half::destination;
 
@@ -67,6 +67,8 @@ impl Transactions {
             if !keys.insert(key) {
                 return Err(illegal("two messages inside have the same UNIQ_KEY"));
             }
+            let bytes = part.properties.len() + part.body.len();
+            validate::keys(&marks, bytes, self.settings.message_keys_max)?;
             self.due_times.due_ms(&marks)?;
             let size = part.properties.len() + self.added.len() + header.topic.len() + WAIT_PROPERTIES_BYTES;
             if size > PROPERTIES_BYTES_MAX {

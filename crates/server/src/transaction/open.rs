@@ -4,15 +4,14 @@
 //! is written to the done topic. After a restart both topics together tell which transactions are open. Nothing here
 //! touches the store: `half` stores half messages, `end` ends transactions.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::BuildHasher;
-use std::sync::LazyLock;
 
 use foldhash::fast::RandomState;
 use metaq_wire::Record;
 
+use crate::settings::TransactionSettings;
 use crate::transaction::half_batch::HALF_BATCH;
+use crate::transaction::shares::{Full, NameKey, OpenByName, Shares};
 
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 pub const DONE_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
@@ -41,21 +40,10 @@ pub struct Kind {
     pub group: NameKey,
     /// The topic that its message is for.
     pub topic: NameKey,
-}
-
-/// The number of open transactions by the name of a group or a topic.
-pub type OpenByName = HashMap<NameKey, usize, RandomState>;
-
-/// Stands for the name of a producer group or a topic, of which there may be one for each of many transactions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct NameKey(u64);
-
-impl NameKey {
-    pub fn of(name: &[u8]) -> Self {
-        // Random in each process, so that nobody can choose a name that counts as another's.
-        static HASHING: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-        NameKey(HASHING.hash_one(name))
-    }
+    /// The address that it came from.
+    pub address: NameKey,
+    /// The size of its record.
+    pub bytes: u32,
 }
 
 impl Kind {
@@ -63,7 +51,9 @@ impl Kind {
         let immunity_ms = immunity_ms(record.property("CHECK_IMMUNITY_TIME_IN_SECONDS"));
         let group = NameKey::of(record.property("PGROUP").unwrap_or_default());
         let topic = NameKey::of(record.property("REAL_TOPIC").unwrap_or_default());
-        Kind { immunity_ms, is_batch: record.property(HALF_BATCH).is_some(), group, topic }
+        let address = NameKey::of_address(record.born_host.ip());
+        let is_batch = record.property(HALF_BATCH).is_some();
+        Kind { immunity_ms, is_batch, group, topic, address, bytes: record.size as u32 }
     }
 }
 
@@ -103,14 +93,16 @@ impl Half {
     /// Whether a turn of checks takes it: its producer is to be asked, or its last copy is so old that it holds up
     /// everything after it.
     ///
-    /// Each turn stores the half messages that it takes again, and one that holds many is large. So a turn takes those only
-    /// when their age has doubled: their driver may be away for a day, and finds them still there.
+    /// Each turn stores the half messages that it takes again. So a turn takes those that hold many, which are large, and
+    /// those that are immune only when their age has doubled: a day makes ten copies of them, not hundreds. Their driver may
+    /// be away for that long, and finds them still there.
     fn is_wanted(&self, look: &Look) -> bool {
         let lain_ms = look.now_ms.saturating_sub(self.stored_ms);
+        let renew_ms = look.renew_ms.max(self.stored_age_ms());
         if self.kind.is_batch {
-            return lain_ms > self.patience_ms(look).max(look.renew_ms).max(self.batch_age_ms());
+            return lain_ms > self.patience_ms(look).max(renew_ms);
         }
-        !self.is_immune(look) || lain_ms > look.renew_ms
+        !self.is_immune(look) || lain_ms > renew_ms
     }
 
     /// Whether it is too early to ask its producer.
@@ -124,11 +116,11 @@ impl Half {
         if !self.kind.is_batch {
             return self.since_ms.saturating_add(patience_ms);
         }
-        self.stored_ms.saturating_add(patience_ms.max(look.renew_ms).max(self.batch_age_ms()))
+        self.stored_ms.saturating_add(patience_ms.max(look.renew_ms).max(self.stored_age_ms()))
     }
 
-    /// The age of one that holds many when its last copy was stored.
-    fn batch_age_ms(&self) -> i64 {
+    /// Its age when its last copy was stored.
+    fn stored_age_ms(&self) -> i64 {
         // If it was stored once, both times are equal, unless the producer's clock is wrong.
         if self.before < 0 { 0 } else { self.stored_ms - self.since_ms }
     }
@@ -201,27 +193,13 @@ struct PartialCommit {
     log_from: i64,
 }
 
-fn count_out_of(open: &mut OpenByName, name: NameKey) {
-    if let Entry::Occupied(mut open) = open.entry(name) {
-        *open.get_mut() -= 1;
-        if *open.get() == 0 {
-            open.remove();
-        }
-    }
-}
-
 /// The open transactions, by queue offset of their half message, and the last outcomes.
 #[derive(Default)]
 pub struct Ledger {
-    open_max: usize,
-    open_per_group_max: usize,
     ends_max: usize,
     immunity_ms_max: i64,
     open: BTreeMap<i64, Half>,
-    /// The number of open transactions of each producer group that has some.
-    open_of_group: OpenByName,
-    /// The same for each topic.
-    open_of_topic: OpenByName,
+    shares: Shares,
     /// Former copies of open half messages, by which a late producer may still end them.
     moved: HashMap<i64, Moved, RandomState>,
     /// The last outcomes, one word each, indexed by the queue offset modulo `ends_max`.
@@ -239,15 +217,14 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub fn new(open_max: usize, open_per_group_max: usize, ends_max: usize, immunity_ms_max: i64) -> Self {
-        let ends_max = ends_max.max(1);
-        Ledger { open_max, open_per_group_max, ends_max, immunity_ms_max, ..Ledger::default() }
+    pub fn new(settings: &TransactionSettings) -> Self {
+        let (ends_max, immunity_ms_max) = (settings.ended_kept.max(1), settings.immunity_ms_max);
+        Ledger { ends_max, immunity_ms_max, shares: Shares::new(settings), ..Ledger::default() }
     }
 
-    /// Whether this group may begin no further transaction.
-    pub fn is_full(&self, group: NameKey) -> bool {
-        self.open.len() >= self.open_max
-            || self.open_of_group.get(&group).is_some_and(|open| *open >= self.open_per_group_max)
+    /// The limit that a further transaction of this kind would break.
+    pub fn full(&self, kind: &Kind) -> Option<Full> {
+        self.shares.full(kind)
     }
 
     pub fn open_count(&self) -> usize {
@@ -255,7 +232,7 @@ impl Ledger {
     }
 
     pub fn open_in_group(&self, group: NameKey) -> usize {
-        self.open_of_group.get(&group).copied().unwrap_or(0)
+        self.shares.open_in_group(group)
     }
 
     /// The open half messages from a queue offset on.
@@ -264,7 +241,7 @@ impl Ledger {
     }
 
     pub fn open_of_topic(&self) -> &OpenByName {
-        &self.open_of_topic
+        self.shares.open_of_topic()
     }
 
     pub fn begin_at(&mut self, half_offset: i64, done_offset: i64) {
@@ -275,22 +252,16 @@ impl Ledger {
         // Nobody may keep a transaction open for years: there is room for a limited number of them.
         half.kind.immunity_ms = half.kind.immunity_ms.min(self.immunity_ms_max);
         if let Some(known) = self.open.insert(queue_offset, half) {
-            self.count_out(known);
+            self.shares.remove(&known.kind);
         }
-        *self.open_of_group.entry(half.kind.group).or_default() += 1;
-        *self.open_of_topic.entry(half.kind.topic).or_default() += 1;
+        self.shares.add(&half.kind);
         self.see(queue_offset);
     }
 
     fn remove_open(&mut self, queue_offset: i64) -> Option<Half> {
         let half = self.open.remove(&queue_offset)?;
-        self.count_out(half);
+        self.shares.remove(&half.kind);
         Some(half)
-    }
-
-    fn count_out(&mut self, half: Half) {
-        count_out_of(&mut self.open_of_group, half.kind.group);
-        count_out_of(&mut self.open_of_topic, half.kind.topic);
     }
 
     /// Notes that the half queue reaches at least up to here.
@@ -397,11 +368,22 @@ impl Ledger {
         self.link(first, oldest);
     }
 
-    /// The oldest half messages that a turn of checks takes, at most `count_max`.
-    pub fn due(&self, look: &Look) -> Vec<(i64, Half)> {
+    /// The oldest half messages that a turn of checks takes, at most `count_max` and about `bytes_max`. What an address has
+    /// beyond its share waits for the next turn.
+    pub fn due(&mut self, look: &Look, bytes_max: usize) -> Vec<(i64, Half)> {
         let is_wanted = |half: &Half| half.stored_ms < look.stored_before_ms && half.is_wanted(look);
-        let open = self.open.iter().filter(|(_, half)| is_wanted(half));
-        open.take(look.count_max).map(|(queue_offset, half)| (*queue_offset, *half)).collect()
+        self.shares.begin_turn(look.stored_before_ms);
+        let (mut due, mut bytes) = (Vec::new(), 0);
+        for (queue_offset, half) in &self.open {
+            if due.len() >= look.count_max || bytes >= bytes_max {
+                break;
+            }
+            if is_wanted(half) && self.shares.take(&half.kind) {
+                bytes += half.kind.bytes as usize;
+                due.push((*queue_offset, *half));
+            }
+        }
+        due
     }
 
     pub fn half(&self, queue_offset: i64) -> Option<Half> {

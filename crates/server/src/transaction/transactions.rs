@@ -13,7 +13,8 @@ use crate::send::rewrite::AddedProperties;
 use crate::settings::TransactionSettings;
 use crate::timer::delay_levels::DelayLevels;
 use crate::timer::due_time::DueTimes;
-use crate::transaction::open::{Ledger, NameKey};
+use crate::transaction::open::{Kind, Ledger};
+use crate::transaction::shares::{Full, NameKey};
 
 /// The transactions of a broker. Half messages are appended and ended inside the ledger's lock, so that the ledger says
 /// what the log holds.
@@ -43,12 +44,7 @@ impl Transactions {
         due_times: DueTimes,
         added: Arc<AddedProperties>,
     ) -> Self {
-        let ledger = Mutex::new(Ledger::new(
-            settings.open_max,
-            settings.open_per_group_max,
-            settings.ended_kept,
-            settings.immunity_ms_max,
-        ));
+        let ledger = Mutex::new(Ledger::new(&settings));
         Transactions {
             store,
             store_host,
@@ -74,15 +70,24 @@ impl Transactions {
         topics.filter_map(|topic| Some((topic, *open.get(&NameKey::of(topic.as_bytes()))?))).collect()
     }
 
-    /// Why a group may begin no further transaction.
-    pub fn explain_full(&self) -> String {
-        if self.open_count() >= self.settings.open_max {
-            let limit = self.settings.open_max;
-            return format!("[OVERLOAD] {limit} transactions are open already (transactions_open_max)");
+    /// Why a sender may begin no further transaction of this kind.
+    pub fn explain_full(&self, kind: &Kind) -> String {
+        let settings = &self.settings;
+        let full = self.ledger.lock().full(kind);
+        match full {
+            Some(Full::Address) => format!(
+                "[OVERLOAD] this address has {} open transactions already (transactions_open_per_address_max); end some first",
+                settings.open_per_address_max
+            ),
+            Some(Full::Group) => format!(
+                "[OVERLOAD] this producer group has {} open transactions already (transactions_open_per_group_max); end some first",
+                settings.open_per_group_max
+            ),
+            // One may have ended just now.
+            Some(Full::All) | None => format!(
+                "[OVERLOAD] {} transactions are open already (transactions_open_max)",
+                settings.open_max
+            ),
         }
-        let limit = self.settings.open_per_group_max;
-        format!(
-            "[OVERLOAD] this producer group has {limit} open transactions already (transactions_open_per_group_max); end some first"
-        )
     }
 }

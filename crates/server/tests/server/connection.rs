@@ -113,6 +113,47 @@ fn connections_are_bounded_in_all_and_per_address() {
 }
 
 #[test]
+fn connections_that_say_nothing_make_way_for_those_that_do() {
+    let plane = Plane::with(|setup| {
+        setup.server.connections_max = 20;
+        setup.server.connections_silent_max = 5;
+    });
+    let mut early = plane.connect();
+    early.put("m");
+    let crowd: Vec<_> =
+        (0..60).map(|_| Client::connect_from([127, 0, 0, 2], plane.listener.port())).collect();
+    for _ in 0..10 {
+        plane.connect().put("m");
+    }
+    early.put("m");
+    eventually("most of the crowd is closed", || plane.counts().connections <= 6);
+    assert!(plane.counts().connections_cut >= 55);
+    drop(crowd);
+    assert_eq!(plane.bodies(TOPIC, 0).len(), 12);
+}
+
+#[test]
+fn connections_that_say_nothing_make_way_when_all_places_of_an_address_are_taken() {
+    let plane = Plane::with(|setup| setup.server.connections_per_address_max = 3);
+    let (mut first, _silent, mut last) = (plane.connect(), plane.connect(), plane.connect());
+    first.put("m");
+    last.put("m");
+    plane.connect().put("m");
+    first.put("m");
+    last.put("m");
+}
+
+#[test]
+fn a_connection_that_spoke_may_be_silent_for_longer_than_a_newcomer() {
+    let plane = Plane::with(|setup| setup.server.first_frame_deadline_ms = 700);
+    let mut speaker = plane.connect();
+    speaker.put("m");
+    assert!(plane.connect().try_answer().is_none());
+    speaker.put("m");
+    assert_eq!(plane.counts().connections_cut, 1);
+}
+
+#[test]
 fn what_is_not_hot_crosses_with_all_its_parts_and_is_answered_from_there() {
     let plane = Plane::start();
     let mut client = plane.connect();

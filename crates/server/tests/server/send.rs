@@ -274,3 +274,49 @@ fn only_the_broker_makes_a_message_part_of_a_transaction() {
     client.ask(SEND_MESSAGE_V2, &but(send_fields(""), &[("f", "13")]), b"m");
     assert_eq!(plane.read(TOPIC, 0)[0].system_flag, 1, "the bits 8 and 4 are the broker's");
 }
+
+#[test]
+fn properties_are_measured_before_anything_goes_through_them() {
+    let plane = Plane::start();
+    let mut client = plane.connect_with(Encoding::Binary);
+    let long = "POP_CK\u{1}x\u{2}".repeat(60_000);
+    // All of it would be removed, and what is left would fit.
+    client
+        .ask(SEND_MESSAGE_V2, &send_fields(&long), b"m")
+        .refuses(response_code::MESSAGE_ILLEGAL, "properties have 540000 bytes; at most 32767");
+    let unknown = but(send_fields(&long), &[("b", "no-such-topic")]);
+    client.ask(SEND_MESSAGE_V2, &unknown, b"m").refuses(response_code::MESSAGE_ILLEGAL, "at most 32767");
+    let short = "POP_CK\u{1}x\u{2}".repeat(3_000);
+    assert_eq!(client.ask(SEND_MESSAGE_V2, &send_fields(&short), b"m").code, response_code::SUCCESS);
+    assert!(!plane.read(TOPIC, 0)[0].properties.contains_key("POP_CK"));
+}
+
+#[test]
+fn a_message_has_a_limited_number_of_keys() {
+    let plane = Plane::with(|setup| {
+        setup.broker.message_keys_max = 3;
+        setup.broker.transaction.message_keys_max = 3;
+    });
+    let mut client = plane.connect();
+    let with_keys = |keys: &str| properties(&[("UNIQ_KEY", "K"), ("KEYS", keys)]);
+    for keys in ["a b c", "  a   b  c  ", "a-very-long-key another-very-long-key"] {
+        let answer = client.ask(SEND_MESSAGE_V2, &send_fields(&with_keys(keys)), b"m");
+        assert_eq!(answer.code, response_code::SUCCESS, "{keys}");
+    }
+    let limit = "keys; this broker accepts at most 3 in a message of its size (message_keys_max)";
+    let many = with_keys("a b c d");
+    client.ask(SEND_MESSAGE_V2, &send_fields(&many), b"m").refuses(response_code::MESSAGE_ILLEGAL, limit);
+    let body = batch(&[("one", ""), ("two", many.as_str())]);
+    client.ask(SEND_BATCH_MESSAGE, &batch_fields(), &body).refuses(response_code::MESSAGE_ILLEGAL, limit);
+    let half = properties(&[("UNIQ_KEY", "H"), ("TRAN_MSG", "true"), ("METAQ_HALF_BATCH", "1")]);
+    let body = batch(&[("one", many.as_str())]);
+    client.ask(SEND_MESSAGE_V2, &send_fields(&half), &body).refuses(response_code::MESSAGE_ILLEGAL, limit);
+    assert_eq!(plane.read(TOPIC, 0).len(), 3, "nothing is kept of what was refused");
+    let traces = (0..500).map(|number| format!("{number:032}")).collect::<Vec<_>>().join(" ");
+    let answer = client.ask(SEND_MESSAGE_V2, &send_fields(&with_keys(&traces)), &[b'x'; 500]);
+    assert_eq!(answer.code, response_code::SUCCESS, "a long message pays for its keys");
+    let words = with_keys(&"a ".repeat(16_200));
+    client
+        .ask(SEND_MESSAGE_V2, &send_fields(&words), b"m")
+        .refuses(response_code::MESSAGE_ILLEGAL, "16200 keys; this broker accepts at most 1016");
+}

@@ -153,6 +153,58 @@ fn open_transactions_of_one_group_are_bounded() {
 }
 
 #[test]
+fn open_transactions_of_one_address_are_bounded_whatever_groups_it_names() {
+    let plane = Plane::with(|setup| setup.broker.transaction.open_per_address_max = 5);
+    let mut stranger = Client::connect_from([127, 0, 0, 2], plane.listener.port());
+    let invented = |number: usize| but(half_fields(&[]), &[("a", &format!("invented{number}"))]);
+    for number in 0..5 {
+        assert_eq!(stranger.ask(SEND_MESSAGE_V2, &invented(number), b"x").code, response_code::SUCCESS);
+    }
+    let limit = "transactions_open_per_address_max";
+    stranger.ask(SEND_MESSAGE_V2, &invented(5), b"x").refuses(response_code::SYSTEM_BUSY, limit);
+    begin(&plane, &mut plane.connect(), "honest", &[]);
+    let plane = plane.restart(|setup| setup.broker.transaction.open_per_address_max = 5);
+    let mut stranger = Client::connect_from([127, 0, 0, 2], plane.listener.port());
+    stranger.ask(SEND_MESSAGE_V2, &invented(6), b"x").refuses(response_code::SYSTEM_BUSY, limit);
+    begin(&plane, &mut plane.connect(), "honest", &[]);
+}
+
+#[test]
+fn a_turn_stores_so_many_bytes_of_an_address_again() {
+    let plane = Plane::with(|setup| setup.broker.transaction.renew_bytes_max = 60_000);
+    let mut client = plane.connect();
+    let body = "x".repeat(30_000);
+    for number in 0..4 {
+        let more = [("CHECK_IMMUNITY_TIME_IN_SECONDS", "86400")];
+        let fields = but(half_fields(&more), &[("a", &format!("invented{number}"))]);
+        assert_eq!(client.ask(SEND_MESSAGE_V2, &fields, body.as_bytes()).code, response_code::SUCCESS);
+    }
+    let turn = |plane: &Plane| {
+        let look = look(plane);
+        let transactions = &plane.broker().transactions;
+        let mut renewed = 0;
+        loop {
+            let due = transactions.due(&look);
+            let offsets: Vec<i64> =
+                due.iter().flat_map(|due| messages(&due.record)).map(|half| half.queue_offset).collect();
+            if offsets.is_empty() {
+                return renewed;
+            }
+            renewed += transactions.renew(&offsets, false).unwrap().len();
+        }
+    };
+    let turns: Vec<usize> = (0..60)
+        .map(|_| {
+            plane.advance_ms(61_000);
+            turn(&plane)
+        })
+        .collect();
+    assert_eq!(turns.iter().max(), Some(&2), "the others wait for the next turn");
+    // An hour: after 1, 2, 4, 8, 16 and 32 minutes, not every minute.
+    assert!(turns.iter().sum::<usize>() <= 4 * 6, "{turns:?}");
+}
+
+#[test]
 fn only_the_last_outcomes_are_remembered() {
     let plane = Plane::with(|setup| setup.broker.transaction.ended_kept = 1);
     let mut client = plane.connect();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use metaq_wire::{Encoding, FLAG_ONEWAY, FrameEncoder, Header, Record, next_frame};
@@ -86,7 +86,18 @@ pub struct Client {
 
 impl Client {
     pub fn connect(port: u16, encoding: Encoding) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        Client::over(TcpStream::connect(("127.0.0.1", port)).unwrap(), encoding)
+    }
+
+    /// Connects from another address of this machine.
+    pub fn connect_from(address: [u8; 4], port: u16) -> Self {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((address, 0)).into()).unwrap();
+        socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
+        Client::over(socket.into(), Encoding::Json)
+    }
+
+    fn over(stream: TcpStream, encoding: Encoding) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Client { stream, encoding, buffer: Vec::new(), opaque: 0 }
@@ -222,7 +233,7 @@ impl Client {
         assert_eq!(self.ask(request_code::GET_MIN_OFFSET, &queue_fields(), b"").code, 0);
     }
 
-    pub fn local_address(&self) -> std::net::SocketAddr {
+    pub fn local_address(&self) -> SocketAddr {
         self.stream.local_addr().unwrap()
     }
 }

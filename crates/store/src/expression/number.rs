@@ -1,7 +1,7 @@
 //! Numbers as Java reads them from a text. Digits are ASCII; hexadecimal doubles, which nobody writes, are not read.
 //! Neither are texts of more than [`NUMBER_BYTES_MAX`]: an expression can compare one property a thousand times.
 
-const NUMBER_BYTES_MAX: usize = 1_024;
+pub(super) const NUMBER_BYTES_MAX: usize = 1_024;
 
 pub(super) fn parse_integer(text: &[u8]) -> Option<i32> {
     parse_long(text)?.try_into().ok()

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::Operation::{self, *};
 use super::value::{Search, Value};
-use super::{ExpressionError, OPERATIONS_MAX, PROPERTIES_MAX, Program, STACK_MAX};
+use super::{ExpressionError, OPERATION_BYTES, OPERATIONS_MAX, PROPERTIES_MAX, Program, STACK_MAX};
 
 fn program(operations: &[Operation]) -> Program {
     Program::build(operations.to_vec()).unwrap()
@@ -203,4 +203,23 @@ proptest! {
             prop_assert_eq!(program.matches(&properties), wide == Value::Bool(true));
         }
     }
+}
+
+#[test]
+fn what_reads_long_values_again_and_again_is_counted() {
+    let property = || Operation::Property("a".to_owned());
+    let text = || Operation::Text("x".to_owned());
+    let examined = |left: Operation, right: Operation, compare: Operation| {
+        let program = Program::build(vec![left, right, compare]).unwrap();
+        program.examined_bytes(30_000) - 3 * OPERATION_BYTES
+    };
+    assert_eq!(examined(property(), text(), Operation::Equal), 30_000);
+    assert_eq!(examined(text(), property(), Operation::Equal), 30_000);
+    assert_eq!(examined(property(), property(), Operation::Equal), 60_000);
+    assert_eq!(examined(property(), Operation::Double(0.5), Operation::Equal), 32_048);
+    assert_eq!(examined(property(), property(), Operation::Less), 32_048);
+    let between = vec![property(), Operation::Integer(1), property(), Operation::NotBetween];
+    let program = Program::build(between).unwrap();
+    assert_eq!(program.examined_bytes(30_000) - 4 * OPERATION_BYTES, 34_096);
+    assert_eq!(program.examined_bytes(100) - 4 * OPERATION_BYTES, 500);
 }

@@ -25,6 +25,8 @@ const BATCH_PAUSE: Duration = Duration::from_millis(3);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Records indexed between two checks whether to stop.
 const PASS_RECORDS_MAX: usize = 2_048;
+/// Keys that are collected before they are put into the index. Records from elsewhere may have thousands of them.
+const PASS_KEYS_MAX: usize = 16_384;
 /// The most bytes of the log that are indexed at a stop, which takes about a tenth of a second.
 const CATCH_UP_BYTES_MAX: i64 = 64 << 20;
 
@@ -278,7 +280,7 @@ impl Index {
                 found.add(&record);
             }
             records += 1;
-            records < PASS_RECORDS_MAX && !is_stopped()
+            records < PASS_RECORDS_MAX && found.keys.len() < PASS_KEYS_MAX && !is_stopped()
         });
         for group in found.keys.chunks(GROUP_KEYS) {
             if let Err(error) = self.put(group) {

@@ -145,8 +145,8 @@ class TransactionChecks:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the message was not put back: {error}") from None
         if not has_room:
             remark = (
-                "too many transactions are open (transactions_open_max, transactions_open_per_group_max); "
-                "try again later"
+                "too many transactions are open (transactions_open_max, transactions_open_per_group_max, "
+                "transactions_open_per_address_max); try again later"
             )
             raise Refused(ResponseCode.SYSTEM_BUSY, remark)
 

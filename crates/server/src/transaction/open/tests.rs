@@ -1,15 +1,34 @@
 use super::*;
 
-const ENDS_MAX: usize = 64;
-const IMMUNITY_MS_MAX: i64 = 86_400_000;
-const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false, group: NameKey(1), topic: NameKey(2) };
+const BYTES_MAX: usize = 1 << 20;
+const PLAIN: Kind = Kind {
+    immunity_ms: -1,
+    is_batch: false,
+    group: NameKey::numbered(1),
+    topic: NameKey::numbered(2),
+    address: NameKey::numbered(3),
+    bytes: 500,
+};
+
+fn settings() -> TransactionSettings {
+    TransactionSettings {
+        timeout_ms: 6_000,
+        immunity_ms_max: 86_400_000,
+        open_max: 10,
+        open_per_group_max: 10,
+        open_per_address_max: 10,
+        ended_kept: 64,
+        renew_bytes_max: 1 << 20,
+        message_keys_max: 64,
+    }
+}
 
 fn half(stored_ms: i64) -> Half {
     Half::new(stored_ms * 10, stored_ms, stored_ms, PLAIN)
 }
 
 fn ledger(count: i64) -> Ledger {
-    let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
+    let mut ledger = Ledger::new(&settings());
     (0..count).for_each(|queue_offset| ledger.open(queue_offset, half(1000 + queue_offset)));
     ledger
 }
@@ -36,21 +55,22 @@ fn the_kept_offset_moves_over_what_has_ended_and_no_further() {
 
 #[test]
 fn a_group_has_a_limit_of_its_own() {
-    let mut ledger = Ledger::new(5, 2, ENDS_MAX, IMMUNITY_MS_MAX);
+    let mut ledger = Ledger::new(&TransactionSettings { open_per_group_max: 2, ..settings() });
     let (one, other) = (NameKey::of(b"one"), NameKey::of(b"other"));
     let begin = |ledger: &mut Ledger, queue_offset: i64, group: NameKey| {
         ledger.open(queue_offset, Half::new(7, 1_000, 1_000, Kind { group, ..PLAIN }));
     };
+    let is_full = |ledger: &Ledger, group: NameKey| ledger.full(&Kind { group, ..PLAIN }).is_some();
     begin(&mut ledger, 0, one);
     begin(&mut ledger, 1, one);
-    assert_eq!((ledger.is_full(one), ledger.is_full(other)), (true, false));
+    assert_eq!((is_full(&ledger, one), is_full(&ledger, other)), (true, false));
     ledger.replace(0, 2, Half::new(8, 1_000, 2_000, Kind { group: one, ..PLAIN }));
-    assert!(ledger.is_full(one), "a copy takes the place of its original");
+    assert!(is_full(&ledger, one), "a copy takes the place of its original");
     ledger.end(2, End::Committed);
-    assert!(!ledger.is_full(one));
+    assert!(!is_full(&ledger, one));
     assert_eq!(ledger.open_of_topic().get(&PLAIN.topic), Some(&1), "one of the topic is still open");
     ledger.end(1, End::Committed);
-    assert!(ledger.open_of_group.is_empty() && ledger.open_of_topic().is_empty());
+    assert!(ledger.open_in_group(one) == 0 && ledger.open_of_topic().is_empty());
 }
 
 #[test]
@@ -87,7 +107,7 @@ fn an_end_is_remembered_under_every_copy() {
     }
     assert!(ledger.moved.is_empty());
     assert_eq!(ledger.standing(1), Standing::Open(1));
-    assert_eq!(ledger.standing(ENDS_MAX as i64 + 3), Standing::Forgotten);
+    assert_eq!(ledger.standing(settings().ended_kept as i64 + 3), Standing::Forgotten);
     assert_eq!(ledger.offsets().0, 1);
 }
 
@@ -120,15 +140,15 @@ fn a_half_message_is_due_after_its_time_and_once_per_turn() {
     let mut ledger = ledger(1);
     ledger.open(1, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 30_000, ..PLAIN }));
     ledger.open(2, Half::new(8, 99_999_999, 1_000, PLAIN));
-    let places = |ledger: &Ledger, look: &Look| {
-        ledger.due(look).into_iter().map(|(queue_offset, _)| queue_offset).collect::<Vec<_>>()
+    let places = |ledger: &mut Ledger, look: &Look| {
+        ledger.due(look, BYTES_MAX).into_iter().map(|(queue_offset, _)| queue_offset).collect::<Vec<_>>()
     };
-    assert_eq!(places(&ledger, &look(7_000)), [0_i64; 0]);
-    assert_eq!(places(&ledger, &look(7_001)), [0, 2], "a clock that runs ahead is not believed");
-    assert_eq!(places(&ledger, &look(31_001)), [0, 1, 2]);
-    assert_eq!(places(&ledger, &Look { count_max: 1, ..look(31_001) }), [0]);
+    assert_eq!(places(&mut ledger, &look(7_000)), [0_i64; 0]);
+    assert_eq!(places(&mut ledger, &look(7_001)), [0, 2], "a clock that runs ahead is not believed");
+    assert_eq!(places(&mut ledger, &look(31_001)), [0, 1, 2]);
+    assert_eq!(places(&mut ledger, &Look { count_max: 1, ..look(31_001) }), [0]);
     ledger.replace(0, 3, Half::new(9, 1_000, 40_000, PLAIN));
-    assert_eq!(places(&ledger, &look(40_000)), [1, 2]);
+    assert_eq!(places(&mut ledger, &look(40_000)), [1, 2]);
 }
 
 #[test]
@@ -144,42 +164,90 @@ fn a_half_message_is_immune_for_the_time_that_its_producer_or_the_broker_gives()
 
 #[test]
 fn no_producer_gets_more_immunity_than_the_limit() {
-    let mut ledger = Ledger::new(10, 10, ENDS_MAX, 600_000);
+    let mut ledger = Ledger::new(&TransactionSettings { immunity_ms_max: 600_000, ..settings() });
     for (queue_offset, is_batch) in [(0, false), (1, true)] {
         let kind = Kind { immunity_ms: immunity_ms(Some(b"2147483647")), is_batch, ..PLAIN };
         ledger.open(queue_offset, Half::new(7, 1_000, 1_000, kind));
     }
     assert!(ledger.half(0).is_some_and(|half| half.is_immune(&look(601_000))));
     assert!(ledger.half(0).is_some_and(|half| !half.is_immune(&look(601_001))));
-    assert_eq!(ledger.due(&look(601_001)).len(), 2, "one that holds many as well");
+    assert_eq!(ledger.due(&look(601_001), BYTES_MAX).len(), 2, "one that holds many as well");
     ledger.replace(0, 2, Half::new(8, 1_000, 700_000, Kind { immunity_ms: i64::MAX, ..PLAIN }));
     assert!(ledger.half(2).is_some_and(|half| !half.is_immune(&look(700_000))), "a copy as well");
 }
 
 #[test]
 fn what_lies_at_one_place_for_long_is_due_for_a_copy() {
-    let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
+    let mut ledger = Ledger::new(&settings());
     ledger.open(0, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 3_600_000, ..PLAIN }));
-    assert!(ledger.due(&look(61_000)).is_empty());
-    assert_eq!(ledger.due(&look(61_001)).len(), 1);
+    assert!(ledger.due(&look(61_000), BYTES_MAX).is_empty());
+    assert_eq!(ledger.due(&look(61_001), BYTES_MAX).len(), 1);
+}
+
+#[test]
+fn an_immune_one_is_stored_again_when_its_age_has_doubled() {
+    let (day_ms, kind) = (86_400_000, Kind { immunity_ms: 86_400_000, ..PLAIN });
+    let mut ledger = Ledger::new(&settings());
+    ledger.open(0, Half::new(7, 1_000, 1_000, kind));
+    let mut copies = 0;
+    for now_ms in (1_000..1_000 + day_ms).step_by(30_000) {
+        for (queue_offset, half) in ledger.due(&look(now_ms), BYTES_MAX) {
+            copies += 1;
+            ledger.replace(queue_offset, queue_offset + 1, half.stored_again(7, now_ms));
+        }
+    }
+    assert_eq!(copies, 10, "and not one every minute and a half");
+    assert_eq!(
+        ledger.due(&look(day_ms + 1_001), BYTES_MAX).len(),
+        1,
+        "its producer is asked when it must be"
+    );
+}
+
+#[test]
+fn what_an_address_has_beyond_its_share_waits_for_the_next_turn() {
+    let mut ledger = Ledger::new(&TransactionSettings { renew_bytes_max: 2_000_000, ..settings() });
+    let large = Kind { bytes: 1_000_000, ..PLAIN };
+    let other = Kind { address: NameKey::numbered(4), ..large };
+    for (queue_offset, kind) in [(0, large), (1, large), (2, large), (3, other)] {
+        ledger.open(queue_offset, Half::new(7, 1_000, 1_000, kind));
+    }
+    let mut taken = |look: &Look, bytes_max| {
+        let due = ledger.due(look, bytes_max);
+        for (queue_offset, half) in &due {
+            ledger.replace(*queue_offset, queue_offset + 10, half.stored_again(8, look.now_ms));
+        }
+        due.into_iter().map(|(queue_offset, _)| queue_offset).collect::<Vec<_>>()
+    };
+    let first = look(10_000);
+    assert_eq!(taken(&first, 1), [0], "what is not taken is not counted");
+    assert_eq!(taken(&first, usize::MAX), [1, 3]);
+    assert_eq!(taken(&first, usize::MAX), [0_i64; 0]);
+    assert_eq!(taken(&Look { stored_before_ms: 10_001, ..look(10_000) }, usize::MAX), [2, 10, 13]);
 }
 
 #[test]
 fn one_that_holds_many_is_looked_at_when_its_age_has_doubled() {
-    let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
+    let mut ledger = Ledger::new(&settings());
     let kind = Kind { immunity_ms: 10_000, is_batch: true, ..PLAIN };
     ledger.open(0, Half::new(7, 1_000, 1_000, kind));
-    let looks = |ledger: &Ledger, from_ms: i64, until_ms: i64| {
-        (from_ms..=until_ms).step_by(1_000).find(|now_ms| !ledger.due(&look(*now_ms + 1)).is_empty())
+    let looks = |ledger: &mut Ledger, from_ms: i64, until_ms: i64| {
+        (from_ms..=until_ms)
+            .step_by(1_000)
+            .find(|now_ms| !ledger.due(&look(*now_ms + 1), BYTES_MAX).is_empty())
     };
-    assert_eq!(looks(&ledger, 1_000, 900_000), Some(61_000));
+    assert_eq!(looks(&mut ledger, 1_000, 900_000), Some(61_000));
     ledger.replace(0, 1, Half::new(8, 1_000, 61_000, kind));
-    assert_eq!(looks(&ledger, 61_000, 900_000), Some(121_000));
+    assert_eq!(looks(&mut ledger, 61_000, 900_000), Some(121_000));
     ledger.replace(1, 2, Half::new(9, 1_000, 121_000, kind));
-    assert_eq!(looks(&ledger, 121_000, 900_000), Some(241_000));
-    let mut ledger = Ledger::new(10, 10, ENDS_MAX, IMMUNITY_MS_MAX);
+    assert_eq!(looks(&mut ledger, 121_000, 900_000), Some(241_000));
+    let mut ledger = Ledger::new(&settings());
     ledger.open(0, Half::new(7, 1_000, 3_600_000, kind));
-    assert_eq!(looks(&ledger, 3_600_000, 3_700_000), Some(3_660_000), "its producer's clock is an hour late");
+    assert_eq!(
+        looks(&mut ledger, 3_600_000, 3_700_000),
+        Some(3_660_000),
+        "its producer's clock is an hour late"
+    );
 }
 
 #[test]
