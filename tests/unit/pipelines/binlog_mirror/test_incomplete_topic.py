@@ -62,7 +62,15 @@ def apply_batch(
 
 def test_rows_without_a_definition(config: MirrorConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     row = Row(
-        database="shop", table="t", schema=3, kind="rows", lowest="a1", highest="a2", rows=1, unreadable=None
+        database="shop",
+        table="t",
+        schema=3,
+        kind="rows",
+        lowest="a1",
+        highest="a2",
+        rows=1,
+        newer=None,
+        readable=True,
     )
     with pytest.raises(MirrorError, match=r"no definition for version 3 of shop\.t at a1") as failure:
         apply_batch(config, FakeTarget(), 0, monkeypatch, row)

@@ -87,7 +87,7 @@ class _ColumnDocument(msgspec.Struct, frozen=True):
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """What `Definition.document` returns. No server has tables of more than 4,096 columns."""
+    """The result of `Definition.document`. No server has tables of more than 4,096 columns."""
 
     columns: Annotated[tuple[_ColumnDocument, ...], msgspec.Meta(min_length=1, max_length=4096)]
     key: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=4096)]
