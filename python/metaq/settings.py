@@ -112,6 +112,8 @@ class NameServerSettings:
     """Limits of a name server's tables. Everybody may register, so everything that grows has a limit."""
 
     nameserver_brokers_max: int = 2_000
+    nameserver_brokers_per_address_max: int = 500
+    """Brokers that register from one address; of IPv6, from one /64 subnet."""
     nameserver_members_max: int = 64
     """Brokers under one name: the addresses of all of them are in every route of their topics."""
     nameserver_broker_topics_max: int = 100_000

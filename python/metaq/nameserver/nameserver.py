@@ -90,7 +90,7 @@ class NameServer:
 
     def _on_closed(self, closed: Closed) -> None:
         self._brokers.connection_closed(closed.connection)
-        self.routes.connection_closed(closed.connection)
+        self.routes.connection_closed(closed.connection, self._clock.now_ms())
         self._sweep()
 
     def _sweep(self) -> None:

@@ -22,6 +22,7 @@ import msgspec
 
 from metaq.broker.background.name_server_link import NameServerLink
 from metaq.broker.background.registration_body import encode_all
+from metaq.broker.background.registration_key import registration_key
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.topics import Topics
 from metaq.errors import MetaqError
@@ -98,6 +99,7 @@ class Registration:
             for nameserver in dict.fromkeys(options.nameservers)
         ]
         self._tasks: list[asyncio.Task[None]] = []
+        self._key: str | None = None
         self._changes = 0
         """How many changes have been announced."""
         self._announced: dict[str, TopicConfig] = {}
@@ -111,6 +113,8 @@ class Registration:
     async def start(self) -> None:
         """Returns once every name server has been tried, or after `register_wait_s` if one does not
         answer."""
+        if self._links:
+            self._key = await asyncio.to_thread(registration_key, self._options)
         self._tasks = [asyncio.create_task(self._keep_registered(link)) for link in self._links]
         waiters = [asyncio.create_task(link.tried.wait()) for link in self._links]
         if waiters:
@@ -325,6 +329,7 @@ class Registration:
             heartbeat_timeout_millis=None if self._replication_address is None else SILENCE_MS_MAX,
             enable_acting_master=self._acts_as_master,
             compressed=is_compressed,
+            registration_key=self._key,
         )
 
     def _versioned(self, version: DataVersion) -> DataVersion:

@@ -7,9 +7,7 @@ peer has to do.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from metaq.broker.options import OperatorSources
@@ -22,6 +20,7 @@ from metaq.protocol.commands.waiting import (
     RecallDelayedMessage,
 )
 from metaq.protocol.dispatch import Handlers, Request
+from metaq.protocol.handling.local_peers import is_local
 
 CODES: Final = frozenset(
     command.code
@@ -61,21 +60,3 @@ class OperatorGate(Handlers):
             f"this broker takes {what} only from its own machine, and {remote} is another one; "
             "to allow all addresses, start the broker with operator_requests=any"
         )
-
-
-def is_local(remote: str) -> bool:
-    """Whether the peer at `host:port` is on this machine."""
-    host = ip_address(remote.rpartition(":")[0].strip("[]").partition("%")[0])
-    if isinstance(host, IPv6Address) and host.ipv4_mapped is not None:
-        host = host.ipv4_mapped
-    if host.is_loopback:
-        return True
-    family = socket.AF_INET if host.version == 4 else socket.AF_INET6
-    # This sends nothing. The system chooses the address from which it would reach the peer: one of its own
-    # addresses is reached from that address itself.
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((str(host), 9))
-            return ip_address(probe.getsockname()[0]) == host
-    except OSError:
-        return False
