@@ -119,6 +119,8 @@ class NameServerSettings:
     nameserver_broker_topics_max: int = 100_000
     nameserver_topics_max: int = 1_000_000
     """Topics, summed over all brokers."""
+    nameserver_operator_requests: Literal["local", "any", "none"] = "local"
+    """The machines from which operators may change values, switches and the write permission of brokers."""
     nameserver_values_bytes_max: int = 8 * MIB
     """The values that tools set, as JSON. Brokers get some of them in one answer."""
     answer_bytes_max: int = 16 * MIB - 64 * KIB
