@@ -31,7 +31,7 @@ from metaq.protocol.commands.cluster import (
     UnregisterBroker,
 )
 from metaq.protocol.commands.routes import GetRouteInfoByTopic, RegisterTopicInNameServer
-from metaq.protocol.commands.topics import UpdateAndCreateTopic
+from metaq.protocol.commands.topics import DeleteTopicInBroker, UpdateAndCreateTopic
 from metaq.settings import NameServerSettings, ServerSettings
 from tests.support.broker_cluster import broker_options, connected, started_broker
 from tests.support.patient import Connection
@@ -156,6 +156,16 @@ def test_nobody_registers_or_ends_a_living_broker_for_it(tmp_path: Path, broker_
                 await liar.close()
                 at.nameserver.expire_brokers()
                 await at.check()
+
+    run(scenario)
+
+
+def test_a_broker_takes_its_deleted_topic_out_of_the_routes_itself(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as at:
+            async with connected(at.broker.address) as tool:
+                (await tool.connection.call(DeleteTopicInBroker(topic=TOPIC))).check()
+            assert await at.route() is None
 
     run(scenario)
 

@@ -52,6 +52,7 @@ from metaq.protocol.commands.routes import (
 )
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused
+from metaq.protocol.handling.operator_requests import OperatorSources, is_welcome
 from metaq.remoting import check_endpoint
 from metaq.work_pools import WorkPool
 
@@ -216,10 +217,17 @@ class BrokerRequests:
 class RouteRequests:
     """Requests of clients and tools."""
 
-    def __init__(self, routes: RouteTable, key_values: KeyValues, options: Options) -> None:
+    def __init__(
+        self,
+        routes: RouteTable,
+        key_values: KeyValues,
+        options: Options,
+        operators: OperatorSources = "local",
+    ) -> None:
         self._routes = routes
         self._key_values = key_values
         self._options = options
+        self._operators: OperatorSources = operators
 
     @handles(GetRouteInfoByTopic)
     def get_route_info_by_topic(self, command: GetRouteInfoByTopic, request: Request) -> Response:
@@ -289,7 +297,17 @@ class RouteRequests:
                 ResponseCode.NO_PERMISSION,
                 f"{command.topic} is a system topic; only its broker can take it out of the routes",
             )
-        self._routes.delete_topic(command.topic, command.cluster_name or None)
+        cluster = command.cluster_name or None
+        if not is_welcome(self._operators, request.remote):
+            # Tools ask after the brokers have deleted and announced it. Then nothing is left to do.
+            if self._routes.has_topic(command.topic, cluster):
+                raise Refused(
+                    ResponseCode.NO_PERMISSION,
+                    f"brokers still have the topic {command.topic[:255]!r}: delete it on them, or ask from "
+                    "the machine of this name server (nameserver_operator_requests)",
+                )
+            return
+        self._routes.delete_topic(command.topic, cluster)
 
     @handles(RegisterTopicInNameServer)
     def register_topic_in_name_server(self, command: RegisterTopicInNameServer, request: Request) -> None:

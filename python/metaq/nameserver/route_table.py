@@ -248,9 +248,13 @@ class RouteTable:
         over another connection, are left out. The cost does not depend on how many other topics there are."""
         known = [data for data in queues if self._is_led(data.broker_name, connection)]
         for data in known:
-            self._check_topics(data.broker_name, (topic,))
+            if data.perm or data.read_queue_nums or data.write_queue_nums:
+                self._check_topics(data.broker_name, (topic,))
         for data in known:
-            self._topics.put(topic, data)
+            if data.perm or data.read_queue_nums or data.write_queue_nums:
+                self._topics.put(topic, data)
+            elif topic in self._topics.on(data.broker_name):
+                self._topics.drop(topic, data.broker_name)  # Its broker has deleted it.
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forgets the topic on all brokers, or on the brokers of one cluster."""
@@ -258,6 +262,13 @@ class RouteTable:
             replicas = self._replicas.get(name)
             if cluster is None or (replicas is not None and replicas.cluster == cluster):
                 self._topics.drop(topic, name)
+
+    def has_topic(self, topic: str, cluster: str | None = None) -> bool:
+        """Whether a broker, or a broker of this cluster, has the topic."""
+        names = self._topics.of(topic)
+        return any(
+            name in self._replicas and cluster in (None, self._replicas[name].cluster) for name in names
+        )
 
     def wipe_write_permission(self, name: str) -> int:
         """Takes the write permission from all topics of the broker; returns how many there are."""
