@@ -117,11 +117,15 @@ class NameServerSettings:
     """Limits of a name server's tables. Everybody may register, so everything that grows has a limit."""
 
     nameserver_brokers_max: int = 2_000
+    nameserver_brokers_per_address_max: int = 500
+    """Brokers that register from one address; of IPv6, from one /64 subnet."""
     nameserver_members_max: int = 64
     """Brokers under one name: the addresses of all of them are in every route of their topics."""
     nameserver_broker_topics_max: int = 100_000
     nameserver_topics_max: int = 1_000_000
     """Topics, summed over all brokers."""
+    nameserver_operator_requests: Literal["local", "any", "none"] = "local"
+    """The machines from which operators may change values, switches and the write permission of brokers."""
     nameserver_values_bytes_max: int = 8 * MIB
     """The values that tools set, as JSON. Brokers get some of them in one answer."""
     answer_bytes_max: int = 16 * MIB - 64 * KIB

@@ -81,12 +81,14 @@ def test_a_flood_of_topics_is_refused_and_lists_are_answered(start_metaq: Start)
     names = start_metaq("nameserver", "--listen", "127.0.0.1:0", *limits)
 
     async def scenario() -> None:
-        flood = await Connection.open(names.nameserver)
+        # One connection registers one broker.
+        connections = [await Connection.open(names.nameserver) for _ in range(7)]
+        *floods, flood = connections
         refusals = []
         for number in range(6):
             body = registration([f"{'x' * 100}-{number}-{topic}" for topic in range(1_500)], 0)
             command = RegisterBroker(f"flood-{number}", f"127.0.0.1:{number + 1}", "c", 0)
-            reply = await flood.call(command, body)
+            reply = await floods[number].call(command, body)
             refusals += [reply.remark or ""] * (reply.code != 0)
         assert len(refusals) == 3
         assert all("nameserver_topics_max" in refusal for refusal in refusals)
@@ -94,7 +96,8 @@ def test_a_flood_of_topics_is_refused_and_lists_are_answered(start_metaq: Start)
         reply = await flood.call(too_many, registration([f"t{topic}" for topic in range(2_001)], 0))
         assert reply.code != 0 and "nameserver_broker_topics_max" in (reply.remark or "")
         (await flood.call(GetAllTopicListFromNameServer())).check()
-        await flood.close()
+        for connection in connections:
+            await connection.close()
 
     asyncio.run(scenario())
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from metaq.broker.functions.process import WorkerSettings
 from metaq.broker.replication.options import ReplicationOptions
 from metaq.broker.state.client_limits import ClientLimits, LockLimits
 from metaq.broker.state.limits import NO_LIMIT, Rates
 from metaq.protocol.bodies import READ, WRITE
+from metaq.protocol.handling.operator_requests import OperatorSources
 from metaq.settings import MIB, BrokerSettings, ServerSettings, StoreSettings
 
 LEASE_MS = 60_000
@@ -18,9 +18,6 @@ never has two readers, even though a lease is taken away without asking."""
 
 REGISTER_INTERVAL_S_MIN = 10.0
 REGISTER_INTERVAL_S_MAX = 60.0
-
-
-OperatorSources = Literal["local", "any", "none"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,19 @@ _ALL: list[Option] = [
     *section(
         "nameserver",
         ("nameserver_brokers_max", Number(1, 100_000), "Brokers that may be registered."),
+        (
+            "nameserver_brokers_per_address_max",
+            Number(1, 100_000),
+            "Brokers that may be registered from one address.",
+        ),
         ("nameserver_members_max", Number(1, 1_000), "Brokers that may be registered under one name."),
         ("nameserver_broker_topics_max", Number(1, 1_000_000), "Topics of one broker."),
         ("nameserver_topics_max", Number(1, 100_000_000), "Topics, summed over all brokers."),
+        (
+            "nameserver_operator_requests",
+            Choice(("local", "any", "none")),
+            "Where requests may come from that change values, switches or the write permission of brokers.",
+        ),
         (
             "nameserver_values_bytes_max",
             Bytes(KIB, GIB),

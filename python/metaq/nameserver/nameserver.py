@@ -10,6 +10,7 @@ from typing import Final
 from metaq._core import Clock, Closed, Listener
 from metaq.memory import MemoryTrim
 from metaq.nameserver.key_values import KeyValues
+from metaq.nameserver.operator_gate import OperatorGate
 from metaq.nameserver.options import Options
 from metaq.nameserver.requests import BrokerRequests, RouteRequests
 from metaq.nameserver.route_table import EXPIRY_MS, RouteTable
@@ -46,12 +47,13 @@ class NameServer:
         self._slow_requests = SlowRequests(self._listener, settings.slow_request_ms)
         self._options = Options(self._address, ProcessOptions(self._slow_requests))
         self._brokers = BrokerRequests(self.routes, self.key_values, self._options, clock)
-        self._handlers = Handlers(
+        handlers = Handlers(
             self._brokers,
-            RouteRequests(self.routes, self.key_values, self._options),
+            RouteRequests(self.routes, self.key_values, self._options, limits.nameserver_operator_requests),
             self.key_values,
             self._options,
         )
+        self._handlers = OperatorGate(handlers, limits.nameserver_operator_requests)
         self._pump = Pump(
             self._listener, self._handlers, on_closed=self._on_closed, slow_requests=self._slow_requests
         )
@@ -90,7 +92,7 @@ class NameServer:
 
     def _on_closed(self, closed: Closed) -> None:
         self._brokers.connection_closed(closed.connection)
-        self.routes.connection_closed(closed.connection)
+        self.routes.connection_closed(closed.connection, self._clock.now_ms())
         self._sweep()
 
     def _sweep(self) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from metaq._core import Clock
+from metaq.nameserver.brokers import Broker, Registration
 from metaq.nameserver.key_values import ORDER_TOPIC_CONFIG, KeyValues
 from metaq.nameserver.options import Options
 from metaq.nameserver.registration_body import QUEUES_MAX, check_name, is_small, read_topics
-from metaq.nameserver.route_table import Broker, Registration, RouteTable, keep_zone
+from metaq.nameserver.route_table import RouteTable, keep_zone
 from metaq.protocol import names
 from metaq.protocol.bodies import (
     BrokerMemberGroup,
@@ -50,6 +52,7 @@ from metaq.protocol.commands.routes import (
 )
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused
+from metaq.protocol.handling.operator_requests import OperatorSources, is_welcome
 from metaq.remoting import check_endpoint
 from metaq.work_pools import WorkPool
 
@@ -57,13 +60,15 @@ STANDARD_JSON_SINCE: Final = 401
 """Clients before this version (4.9.4) get broker ids without quotes."""
 REGISTRATIONS_WAITING_MAX: Final = 16
 """Large registrations of one connection that may wait for the thread that reads them."""
+KEY_CHARACTERS_MIN: Final = 16
+KEY_CHARACTERS_MAX: Final = 128
 UNIT_FLAG: Final = 1
 UNIT_SUBSCRIPTION_FLAG: Final = 2
 
 
 @dataclass(slots=True)
 class _Turns:
-    """The requests about one broker name, one after the other."""
+    """The requests of one connection about its broker, one after the other."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
@@ -78,8 +83,8 @@ class BrokerRequests:
         self._options = options
         self._clock = clock
         self._reading = WorkPool("registrations", 1, REGISTRATIONS_WAITING_MAX)
-        self._large: dict[str, _Turns] = {}
-        """By broker name, while a large registration is under way. Other requests about it wait."""
+        self._large: dict[int, _Turns] = {}
+        """By connection, while a large registration is under way. Its other requests about brokers wait."""
         self._waiting: Counter[int] = Counter()
         """Connection → its requests that wait for that."""
 
@@ -94,8 +99,12 @@ class BrokerRequests:
         _check_address("brokerAddr", command.broker_addr)
         if command.ha_server_addr:
             _check_address("haServerAddr", command.ha_server_addr)
-        if command.broker_name in self._large or not is_small(command, request.body):
-            return self._in_turn(command.broker_name, request, lambda: self._register_apart(command, request))
+        _check_key(command.registration_key)
+        if request.connection in self._large or not is_small(command, request.body):
+            self._routes.check_claim(
+                _registration(command, request, TopicConfigTable()), self._clock.now_ms()
+            )
+            return self._in_turn(request, lambda: self._register_apart(command, request))
         master = self._routes.register(
             _registration(command, request, self._read(command, request)),
             self._clock.now_ms(),
@@ -132,17 +141,15 @@ class BrokerRequests:
         known = BrokerRegistered() if master is None else BrokerRegistered(master.ha_address, master.address)
         return Response(fields=known, body=self._key_values.encoded(ORDER_TOPIC_CONFIG))
 
-    def _in_turn(
-        self, name: str, request: Request, work: Callable[[], Awaitable[Response]]
-    ) -> Awaitable[Response]:
-        """Does something about a broker name after the large registrations of it that came before."""
-        turns = self._large.setdefault(name, _Turns())
+    def _in_turn(self, request: Request, work: Callable[[], Awaitable[Response]]) -> Awaitable[Response]:
+        """Does something about a broker after the large registrations over the same connection."""
+        turns = self._large.setdefault(request.connection, _Turns())
         turns.waiting += 1
         self._waiting[request.connection] += 1
-        return self._finish_in_turn(name, turns, request.connection, work)
+        return self._finish_in_turn(turns, request.connection, work)
 
     async def _finish_in_turn(
-        self, name: str, turns: _Turns, connection: int, work: Callable[[], Awaitable[Response]]
+        self, turns: _Turns, connection: int, work: Callable[[], Awaitable[Response]]
     ) -> Response:
         try:
             async with turns.lock:
@@ -150,7 +157,7 @@ class BrokerRequests:
         finally:
             turns.waiting -= 1
             if turns.waiting == 0:
-                del self._large[name]
+                del self._large[connection]
             if connection in self._waiting:
                 self._waiting[connection] -= 1
                 if self._waiting[connection] == 0:
@@ -164,8 +171,8 @@ class BrokerRequests:
             self._unregister(command, request)
             return Response()
 
-        if command.broker_name in self._large:
-            return self._in_turn(command.broker_name, request, unregister)
+        if request.connection in self._large:
+            return self._in_turn(request, unregister)
         self._unregister(command, request)
         return Response()
 
@@ -210,10 +217,17 @@ class BrokerRequests:
 class RouteRequests:
     """Requests of clients and tools."""
 
-    def __init__(self, routes: RouteTable, key_values: KeyValues, options: Options) -> None:
+    def __init__(
+        self,
+        routes: RouteTable,
+        key_values: KeyValues,
+        options: Options,
+        operators: OperatorSources = "local",
+    ) -> None:
         self._routes = routes
         self._key_values = key_values
         self._options = options
+        self._operators: OperatorSources = operators
 
     @handles(GetRouteInfoByTopic)
     def get_route_info_by_topic(self, command: GetRouteInfoByTopic, request: Request) -> Response:
@@ -283,7 +297,17 @@ class RouteRequests:
                 ResponseCode.NO_PERMISSION,
                 f"{command.topic} is a system topic; only its broker can take it out of the routes",
             )
-        self._routes.delete_topic(command.topic, command.cluster_name or None)
+        cluster = command.cluster_name or None
+        if not is_welcome(self._operators, request.remote):
+            # Tools ask after the brokers have deleted and announced it. Then nothing is left to do.
+            if self._routes.has_topic(command.topic, cluster):
+                raise Refused(
+                    ResponseCode.NO_PERMISSION,
+                    f"brokers still have the topic {command.topic[:255]!r}: delete it on them, or ask from "
+                    "the machine of this name server (nameserver_operator_requests)",
+                )
+            return
+        self._routes.delete_topic(command.topic, cluster)
 
     @handles(RegisterTopicInNameServer)
     def register_topic_in_name_server(self, command: RegisterTopicInNameServer, request: Request) -> None:
@@ -298,6 +322,7 @@ class RouteRequests:
 
 
 def _registration(command: RegisterBroker, request: Request, topics: TopicConfigTable) -> Registration:
+    key = command.registration_key
     return Registration(
         cluster=command.cluster_name,
         name=command.broker_name,
@@ -310,7 +335,15 @@ def _registration(command: RegisterBroker, request: Request, topics: TopicConfig
         expiry_ms=command.heartbeat_timeout_millis,
         connection=request.connection,
         remote=request.remote,
+        key=None if key is None else hashlib.sha256(key.encode()).hexdigest(),
     )
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and not KEY_CHARACTERS_MIN <= len(key) <= KEY_CHARACTERS_MAX:
+        raise ProtocolError(
+            f"registrationKey has {len(key)} characters, not {KEY_CHARACTERS_MIN} to {KEY_CHARACTERS_MAX}"
+        )
 
 
 def _topic_list(topics: list[str], broker_address: str | None = None) -> Response:

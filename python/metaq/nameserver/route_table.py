@@ -8,30 +8,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Final, TypeVar, cast
 
+from metaq.nameserver.brokers import Broker, Registration, Replicas
 from metaq.nameserver.claims import (
     EPOCH_MAX,
-    EPOCH_STEP_MAX,
-    LIVING_MS,
     Claims,
     address_place,
     cluster_place,
     id_place,
+    may_follow,
 )
+from metaq.nameserver.shares import Shares
 from metaq.nameserver.topic_table import STEP_TOPICS, TopicTable
 from metaq.protocol.bodies import (
     READ,
     WRITE,
-    BrokerData,
     ClusterInfo,
     DataVersion,
     QueueData,
     TopicConfig,
-    TopicConfigTable,
     TopicRouteData,
 )
 from metaq.protocol.codes import ResponseCode
@@ -48,80 +46,6 @@ EXPIRY_MS: Final = 120_000
 """The silence after which a broker is gone, unless its registration asks for a shorter one."""
 
 
-@dataclass(slots=True)
-class Broker:
-    """One registered broker."""
-
-    cluster: str
-    name: str
-    broker_id: int
-    address: str
-    ha_address: str | None
-    version: DataVersion
-    seen_ms: int
-    expiry_ms: int
-    connection: int
-    since_ms: int
-    """When it took its place."""
-    remote: str
-    """The other end of the connection, for the log."""
-
-    @property
-    def identity(self) -> tuple[str, int, str]:
-        return self.name, self.broker_id, self.address
-
-    def is_living(self, now_ms: int) -> bool:
-        """False if it was silent for longer than a broker that is up."""
-        return now_ms - self.seen_ms <= min(self.expiry_ms, LIVING_MS)
-
-
-@dataclass(slots=True)
-class Replicas:
-    """The brokers of one name."""
-
-    cluster: str
-    name: str
-    acting_master: bool = False
-    zone: str | None = None
-    brokers: dict[int, Broker] = field(default_factory=dict)
-
-    def data(self) -> BrokerData:
-        return BrokerData(
-            {broker_id: self.brokers[broker_id].address for broker_id in sorted(self.brokers)},
-            self.name,
-            self.cluster,
-            self.acting_master,
-            self.zone,
-        )
-
-    @property
-    def has_master(self) -> bool:
-        return MASTER_ID in self.brokers
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """The content of one registration."""
-
-    cluster: str
-    name: str
-    broker_id: int
-    address: str
-    topics: TopicConfigTable
-    ha_address: str | None = None
-    zone: str | None = None
-    acting_master: bool | None = None
-    """None if the broker is too old to know it."""
-    expiry_ms: int | None = None
-    connection: int = -1
-    remote: str = "an unknown peer"
-    """The other end of the connection, for the log."""
-
-    @property
-    def epoch(self) -> int:
-        return self.topics.data_version.state_version
-
-
 class RouteTable:
     """Every broker and every topic that a name server knows."""
 
@@ -130,10 +54,11 @@ class RouteTable:
         self._limits = limits or NameServerSettings()
         self._replicas: dict[str, Replicas] = {}
         self._by_address: dict[str, Broker] = {}
-        self._by_connection: dict[int, set[str]] = {}
-        """The addresses of the brokers that registered last over a connection."""
+        self._by_connection: dict[int, str] = {}
+        """The address of the broker that registered last over a connection."""
         self._topics = TopicTable(self._limits)
         self._claims = Claims()
+        self._shares = Shares(self._limits)
 
     @property
     def broker_topics_max(self) -> int:
@@ -156,44 +81,62 @@ class RouteTable:
     def register_in_steps(
         self, registration: Registration, now_ms: int, *, drop_missing_topics: bool = False
     ) -> Generator[None, None, Broker | None]:
-        """Does the same in short steps, between which others may ask for routes. No other registration of the
-        same name may come in between."""
-        self._check(registration, now_ms)
-        self._leave_former_place(registration)
+        """Does the same in short steps, between which others may ask for routes and register. No other
+        registration over the same connection may come in between."""
+        for newcomer in self._check(registration, now_ms):
+            _warn(newcomer.remote, "broker %s %d at %s makes room for others", *newcomer.identity)
+            self._remove(newcomer, now_ms, keep=False)
+        self._leave_former_place(registration, now_ms)
         replicas = self._replicas.setdefault(
             registration.name, Replicas(registration.cluster, registration.name)
         )
         replicas.cluster = registration.cluster
-        replicas.acting_master = bool(registration.acting_master)
-        replicas.zone = registration.zone
         known = self._by_address.get(registration.address)
         self._take_id(registration, replicas, now_ms)
-        broker = Broker(
-            cluster=registration.cluster,
-            name=registration.name,
-            broker_id=registration.broker_id,
-            address=registration.address,
-            ha_address=registration.ha_address,
-            version=registration.topics.data_version,
-            seen_ms=now_ms,
-            expiry_ms=self._bounded_expiry_ms(registration.expiry_ms),
-            connection=registration.connection,
-            since_ms=now_ms if known is None else known.since_ms,
-            remote=registration.remote,
-        )
-        if known is None:
-            _note(registration.remote, "broker %s %d at %s is here", *broker.identity)
+        broker = self._new_broker(registration, known, now_ms)
         replicas.brokers[broker.broker_id] = broker
+        if min(replicas.brokers) == broker.broker_id:
+            # A replica says nothing for its master.
+            replicas.acting_master = bool(registration.acting_master)
+            replicas.zone = registration.zone
         if known is not None:
             self._remove_address(known)
         self._by_address[broker.address] = broker
-        self._by_connection.setdefault(broker.connection, set()).add(broker.address)
+        self._shares.came(broker)
+        if broker.connection >= 0:
+            self._by_connection[broker.connection] = broker.address
         for step in self._topics_to_take(registration, replicas, known, drop_missing_topics):
             step()
             yield
-            if self._by_address.get(broker.address) is not broker:
-                return None  # It has left meanwhile.
+            if self._by_address.get(broker.address) is not broker or min(replicas.brokers) < broker.broker_id:
+                return None  # It has left meanwhile, or its master is here.
         return replicas.brokers.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
+
+    def _new_broker(self, new: Registration, known: Broker | None, now_ms: int) -> Broker:
+        """The broker of a registration; `known` is the one that was registered at its address."""
+        same = known is not None and known.party.owner == new.party.owner
+        stays = same and known is not None and known.broker_id == new.broker_id
+        if known is None:
+            _note(new.remote, "broker %s %d at %s is here", new.name, new.broker_id, new.address)
+            kept = self._shares.reserved_for(new)
+            if kept is not None:
+                self._shares.took(kept)
+        elif not stays:
+            self._remember(known)
+        return Broker(
+            cluster=new.cluster,
+            name=new.name,
+            broker_id=new.broker_id,
+            address=new.address,
+            ha_address=new.ha_address,
+            version=new.topics.data_version,
+            seen_ms=now_ms,
+            expiry_ms=self._bounded_expiry_ms(new.expiry_ms),
+            connection=new.connection,
+            since_ms=known.since_ms if known is not None and stays else now_ms,
+            joined_ms=known.joined_ms if known is not None and same else now_ms,
+            party=new.party,
+        )
 
     def unregister(
         self, cluster: str, address: str, now_ms: int = 0, *, connection: int | None = None
@@ -207,27 +150,45 @@ class RouteTable:
             raise Refused(
                 ResponseCode.NO_PERMISSION, f"{address} is up; only the broker itself can unregister it"
             )
+        self._remove(broker, now_ms)
+        return True
+
+    def _remove(self, broker: Broker, now_ms: int, *, keep: bool = True) -> None:
+        """Removes a broker, and keeps its place for a while if it may have it again."""
         self._remove_address(broker)
         replicas = self._replicas[broker.name]
-        place = id_place(broker.name, broker.broker_id)
         if replicas.brokers.get(broker.broker_id) is broker:
             del replicas.brokers[broker.broker_id]
-            self._claims.left(place, address, broker.seen_ms - broker.since_ms)
-        self._claims.forget(place)
-        self._claims.forget(address_place(address))
+        self._remember(broker)
+        self._claims.forget(id_place(broker.name, broker.broker_id))
+        self._claims.forget(address_place(broker.address))
         _note(broker.remote, "broker %s %d at %s is gone", *broker.identity)
+        topics = 0
         if not replicas.brokers:
             del self._replicas[broker.name]
             self._claims.forget(cluster_place(broker.name))
+            topics = len(self._topics.on(broker.name))
             self._topics.drop_all_on(broker.name)
         elif replicas.acting_master and not replicas.has_master:
             self._topics.change_permissions(broker.name, lambda permission: permission & ~WRITE)
-        return True
+        if keep:
+            self._shares.keep_place(broker, now_ms, topics)
 
-    def connection_closed(self, connection: int) -> None:
+    def _remember(self, broker: Broker) -> None:
+        """Remembers for how long a broker had its place."""
+        held_ms = broker.seen_ms - broker.since_ms
+        for place in (
+            id_place(broker.name, broker.broker_id),
+            address_place(broker.address),
+            cluster_place(broker.name),
+        ):
+            self._claims.tenures.add(place, broker.party, held_ms)
+
+    def connection_closed(self, connection: int, now_ms: int = 0) -> None:
         """Removes the broker of a closed connection, unless it has registered over another one since."""
-        for address in self._by_connection.pop(connection, ()):
-            self.unregister(self._by_address[address].cluster, address)
+        address = self._by_connection.get(connection)
+        if address is not None:
+            self._remove(self._by_address[address], now_ms)
 
     def touch(
         self, cluster: str, address: str, connection: int, now_ms: int, expiry_ms: int | None = None
@@ -253,7 +214,8 @@ class RouteTable:
                 "broker %s at %s was silent for %d ms",
                 *(broker.name, broker.address, broker.expiry_ms),
             )
-            self.unregister(broker.cluster, broker.address)
+            self._remove(broker, now_ms)
+        self._shares.expire(now_ms)
         return silent
 
     def shift_time(self, by_ms: int) -> None:
@@ -261,7 +223,9 @@ class RouteTable:
         for broker in self._by_address.values():
             broker.seen_ms += by_ms
             broker.since_ms += by_ms
+            broker.joined_ms += by_ms
         self._claims.shift_time(by_ms)
+        self._shares.shift_time(by_ms)
 
     def version_of(
         self, cluster: str, address: str, name: str | None = None, broker_id: int | None = None
@@ -280,13 +244,17 @@ class RouteTable:
     # Topics
 
     def put_queues(self, topic: str, queues: list[QueueData], connection: int | None = None) -> None:
-        """Sets the topic's queues on the named brokers. Brokers that are unknown, or registered over another
-        connection, are left out. The cost does not depend on how many other topics there are."""
-        known = [data for data in queues if self._is_registered(data.broker_name, connection)]
+        """Sets the topic's queues on the named brokers. Brokers that are unknown, or whose master registered
+        over another connection, are left out. The cost does not depend on how many other topics there are."""
+        known = [data for data in queues if self._is_led(data.broker_name, connection)]
         for data in known:
-            self._topics.check_room(data.broker_name, (topic,))
+            if data.perm or data.read_queue_nums or data.write_queue_nums:
+                self._check_topics(data.broker_name, (topic,))
         for data in known:
-            self._topics.put(topic, data)
+            if data.perm or data.read_queue_nums or data.write_queue_nums:
+                self._topics.put(topic, data)
+            elif topic in self._topics.on(data.broker_name):
+                self._topics.drop(topic, data.broker_name)  # Its broker has deleted it.
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forgets the topic on all brokers, or on the brokers of one cluster."""
@@ -294,6 +262,13 @@ class RouteTable:
             replicas = self._replicas.get(name)
             if cluster is None or (replicas is not None and replicas.cluster == cluster):
                 self._topics.drop(topic, name)
+
+    def has_topic(self, topic: str, cluster: str | None = None) -> bool:
+        """Whether a broker, or a broker of this cluster, has the topic."""
+        names = self._topics.of(topic)
+        return any(
+            name in self._replicas and cluster in (None, self._replicas[name].cluster) for name in names
+        )
 
     def wipe_write_permission(self, name: str) -> int:
         """Takes the write permission from all topics of the broker; returns how many there are."""
@@ -367,35 +342,45 @@ class RouteTable:
         broker = self._by_address.get(address)
         return broker if broker is not None and broker.cluster == cluster else None
 
-    def _is_registered(self, name: str, connection: int | None) -> bool:
+    def _is_led(self, name: str, connection: int | None) -> bool:
+        """Whether the broker name is known and the connection is that of its master."""
         replicas = self._replicas.get(name)
-        return replicas is not None and (
-            connection is None or any(broker.connection == connection for broker in replicas.brokers.values())
-        )
+        if replicas is None or connection is None:
+            return replicas is not None
+        master = replicas.brokers.get(MASTER_ID)
+        return master is not None and master.connection == connection
 
     def _remove_address(self, broker: Broker) -> None:
         del self._by_address[broker.address]
-        addresses = self._by_connection.get(broker.connection, set())
-        addresses.discard(broker.address)
-        if not addresses:
-            self._by_connection.pop(broker.connection, None)
+        self._shares.left(broker)
+        if self._by_connection.get(broker.connection) == broker.address:
+            del self._by_connection[broker.connection]
 
-    def _check(self, new: Registration, now_ms: int) -> None:
+    def check_claim(self, new: Registration, now_ms: int) -> None:
+        """Raises Refused if the registration cannot be taken, whatever topics it brings."""
+        at_connection = self._by_connection.get(new.connection, new.address)
+        if at_connection != new.address:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"this connection has registered the broker at {at_connection}: one connection registers one "
+                f"broker, so open another one for {new.address}",
+            )
+        replicas = self._replicas.get(new.name)
+        if replicas is not None and replicas.cluster != new.cluster:
+            self._check_cluster(new, replicas, now_ms)
+        self._check_address(new, now_ms)
+
+    def _check(self, new: Registration, now_ms: int) -> list[Broker]:
+        """Returns the brokers that have to make room. Raises Refused; then nothing has changed."""
         if new.broker_id < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"brokerId {new.broker_id} is negative")
         if not 0 <= new.epoch <= EPOCH_MAX:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"stateVersion {new.epoch} is no epoch: 0 to {EPOCH_MAX}"
             )
+        self.check_claim(new, now_ms)
         replicas = self._replicas.get(new.name)
-        others = [
-            broker
-            for broker in (replicas.brokers.values() if replicas else ())
-            if broker.address != new.address
-        ]
-        if replicas is not None and replicas.cluster != new.cluster:
-            self._check_cluster(new, replicas.cluster, others, now_ms)
-        self._check_address(new, now_ms)
+        members = [] if replicas is None else list(replicas.brokers.values())
         holder = replicas.brokers.get(new.broker_id) if replicas else None
         if holder is not None and holder.address != new.address:
             self._check_id(new, holder, now_ms)
@@ -405,65 +390,63 @@ class RouteTable:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"the first registration of {new.name} must bring all its topics"
             )
-        brokers_max, members_max = self._limits.nameserver_brokers_max, self._limits.nameserver_members_max
-        if new.address not in self._by_address and len(self._by_address) >= brokers_max:
-            raise Refused(
-                ResponseCode.SYSTEM_BUSY, f"there are already {brokers_max} brokers (nameserver_brokers_max)"
-            )
-        if holder is None and len(others) >= members_max:
-            raise Refused(
-                ResponseCode.SYSTEM_BUSY,
-                f"there are already {members_max} brokers under the name {new.name} (nameserver_members_max)",
-            )
-        self._topics.check_room(new.name, new.topics.topic_config_table)
+        kept = None if new.address in self._by_address else self._shares.reserved_for(new)
+        self._check_topics(new.name, new.topics.topic_config_table, 0 if kept is None else kept.topics)
+        if new.address in self._by_address or kept is not None or holder is not None:
+            return []
+        return self._shares.room_for(new, self._by_address.values(), members, now_ms)
 
-    def _check_cluster(self, new: Registration, cluster: str, others: list[Broker], now_ms: int) -> None:
+    def _check_topics(self, name: str, topics: Collection[str], kept: int = 0) -> None:
+        """Raises Refused if there is no room for these topics. `kept` of the places are kept for them."""
+        self._topics.check_room(name, topics, self._shares.reserved_topics - kept)
+
+    def _check_cluster(self, new: Registration, replicas: Replicas, now_ms: int) -> None:
         """Raises Refused if living brokers of this name are in another cluster."""
-        living = [broker for broker in others if broker.is_living(now_ms)]
+        living = [
+            broker
+            for broker in replicas.brokers.values()
+            if broker.is_living(now_ms) and broker.connection != new.connection
+        ]
         if not living:
             return
-        held_ms = now_ms - min(broker.since_ms for broker in living)
-        place = cluster_place(new.name)
-        if self._claims.refuse(place, new.cluster, cluster, new.remote, now_ms, held_ms):
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"broker name {new.name} belongs to cluster {cluster}")
+        oldest = min(living, key=lambda broker: broker.since_ms)
+        place, words = cluster_place(new.name), (new.cluster, replicas.cluster)
+        held_ms = now_ms - oldest.since_ms
+        if self._claims.refuse(place, new.party, oldest.party, now_ms, held_ms, words):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"broker name {new.name} belongs to cluster {replicas.cluster}"
+            )
 
     def _check_address(self, new: Registration, now_ms: int) -> None:
-        """Raises Refused if a living broker under another name has this address."""
+        """Raises Refused if a living broker has this address, unless it is the same one."""
         broker = self._by_address.get(new.address)
         if (
             broker is None
-            or (broker.cluster, broker.name) == (new.cluster, new.name)
             or broker.connection == new.connection
             or not broker.is_living(now_ms)
+            or new.party.has_same_key(broker.party)
         ):
             return
-        place, held_ms = address_place(new.address), now_ms - broker.since_ms
-        if self._claims.refuse(place, new.name, broker.name, new.remote, now_ms, held_ms):
+        place, held_ms, words = address_place(new.address), now_ms - broker.since_ms, (new.name, broker.name)
+        if self._claims.refuse(place, new.party, broker.party, now_ms, held_ms, words):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{new.address} is the address of the living broker {broker.name}",
+                f"{new.address} is the address of the living broker {broker.name}, which has registered over "
+                "another connection",
             )
 
     def _check_id(self, new: Registration, holder: Broker, now_ms: int) -> None:
         """Raises Refused if a living broker holds this id, and the new one has no claim to it."""
-        if holder.connection == new.connection or not holder.is_living(now_ms):
+        if not holder.is_living(now_ms) or may_follow(new, holder, self._by_address.get(new.address), now_ms):
             return
-        place = id_place(new.name, new.broker_id)
-        member = self._by_address.get(new.address)
-        held_epoch = holder.version.state_version
-        if (
-            member is not None
-            and member.name == new.name
-            and held_epoch <= new.epoch <= held_epoch + EPOCH_STEP_MAX
-            and not self._claims.is_contested(place, new.address)
-        ):
-            return
-        held_ms = now_ms - holder.since_ms
-        if self._claims.refuse(place, new.address, holder.address, new.remote, now_ms, held_ms):
+        place, held_ms = id_place(new.name, new.broker_id), now_ms - holder.since_ms
+        words = (new.address, holder.address)
+        if self._claims.refuse(place, new.party, holder.party, now_ms, held_ms, words):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{holder.address} holds id {new.broker_id} of {new.name} with state version {held_epoch} "
-                f"and is up; {new.address} with state version {new.epoch} does not replace it",
+                f"{holder.address} holds id {new.broker_id} of {new.name} with state version "
+                f"{holder.version.state_version} and is up; {new.address} with state version {new.epoch} "
+                "does not replace it",
             )
 
     def _bounded_expiry_ms(self, asked_ms: int | None) -> int:
@@ -471,37 +454,37 @@ class RouteTable:
             return self._expiry_ms
         return min(asked_ms, self._expiry_ms)
 
-    def _leave_former_place(self, new: Registration) -> None:
+    def _leave_former_place(self, new: Registration, now_ms: int) -> None:
         """Removes the broker at this address from its former id, name or cluster: one address is one
         broker. A name that moves to another cluster leaves its former brokers behind."""
         replicas = self._replicas.get(new.name)
         if replicas is not None and replicas.cluster != new.cluster:
             for other in list(replicas.brokers.values()):
-                self.unregister(other.cluster, other.address)
+                self._remove(other, now_ms, keep=False)
         broker = self._by_address.get(new.address)
         if broker is None:
             return
         if (broker.cluster, broker.name) != (new.cluster, new.name):
-            self.unregister(broker.cluster, new.address)
+            self._remove(broker, now_ms, keep=False)
         elif broker.broker_id != new.broker_id:
             del self._replicas[broker.name].brokers[broker.broker_id]
             self._claims.forget(id_place(broker.name, broker.broker_id))
 
     def _take_id(self, new: Registration, replicas: Replicas, now_ms: int) -> None:
-        """Removes the former holder of this id, which may win it back, and the other claims of the new
-        one."""
+        """Removes the former holder of this id and the other claims of the new one."""
         former = replicas.brokers.get(new.broker_id)
         if former is not None and former.address != new.address:
             self._remove_address(former)
-            place, held_ms = id_place(new.name, new.broker_id), now_ms - former.since_ms
-            self._claims.taken(place, new.address, former.address, now_ms, held_ms)
+            self._remember(former)
             _warn(
                 new.remote,
                 "%s (from %s) is id %d of %s in place of %s",
                 *(new.address, new.remote, new.broker_id, new.name, former.address),
             )
-        if new.broker_id != MASTER_ID:
-            self._claims.withdraw(id_place(new.name, MASTER_ID), new.address)
+        for place in (id_place(new.name, new.broker_id), id_place(new.name, MASTER_ID)):
+            self._claims.withdraw(place, new.party)
+        self._claims.withdraw(address_place(new.address), new.party)
+        self._claims.withdraw(cluster_place(new.name), new.party)
 
     def _topics_to_take(
         self, new: Registration, replicas: Replicas, known: Broker | None, drop_missing: bool

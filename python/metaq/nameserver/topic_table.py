@@ -42,13 +42,14 @@ class TopicTable:
         """The topics of a broker name; do not change them."""
         return self._by_name.get(name, _NOTHING)
 
-    def check_room(self, name: str, topics: Collection[str]) -> None:
-        """Raises Refused if this broker name, or all together, would have too many topics."""
+    def check_room(self, name: str, topics: Collection[str], reserved: int = 0) -> None:
+        """Raises Refused if this broker name, or all together, would have too many topics. Brokers that will
+        come back have places for `reserved` topics."""
         known = self.on(name)
-        limits = self._limits
+        limits, entries = self._limits, self.entries + reserved
         if (
             len(known) + len(topics) <= limits.nameserver_broker_topics_max
-            and self.entries + len(topics) <= limits.nameserver_topics_max
+            and entries + len(topics) <= limits.nameserver_topics_max
         ):
             return  # They need not be counted.
         added = sum(topic not in known for topic in topics)
@@ -56,7 +57,7 @@ class TopicTable:
             return
         for option, limit, held in (
             ("nameserver_broker_topics_max", limits.nameserver_broker_topics_max, len(known)),
-            ("nameserver_topics_max", limits.nameserver_topics_max, self.entries),
+            ("nameserver_topics_max", limits.nameserver_topics_max, entries),
         ):
             if held + added > limit:
                 raise Refused(

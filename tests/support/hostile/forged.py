@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from tests.support.hostile.target import (
     LINGER_S,
@@ -152,13 +152,15 @@ def take_over_routes(target: Target) -> None:
 def flood_registrations(target: Target) -> None:
     """Six brokers that do not exist register 100,000 topics each."""
     count = target.count(100_000)
-    with target.ask_names() as names:
-        for number in range(6):
+    with ExitStack() as connections:
+        # One connection registers one broker.
+        liars = [connections.enter_context(target.ask_names()) for _ in range(6)]
+        for number, names in enumerate(liars):
             topics = [f"{'x' * 60}-{os.getpid()}-{number}-{topic}" for topic in range(count)]
             fields = _registration_fields(f"flood-{number}", f"127.0.0.1:{number + 1}")
             data = compressed(_registration_body(topics, 0, 1))
             answers(names, [frame(REGISTER_BROKER, fields | {"compressed": "true"}, data)])
-        for number in range(6):
+        for number, names in enumerate(liars):
             fields = _registration_fields(f"flood-{number}", f"127.0.0.1:{number + 1}")
             names.call(UNREGISTER_BROKER, fields)
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from metaq.nameserver.brokers import LIVING_MS, Party, Registration
 from metaq.nameserver.claims import (
     CLAIMANTS_MAX,
-    LIVING_MS,
+    MISSED_BEATS_MS,
     PATIENCE_MS,
-    STRANGER_PATIENCE_MS,
     TENURES_MAX,
     Claims,
 )
-from metaq.nameserver.route_table import EXPIRY_MS, Registration, RouteTable
+from metaq.nameserver.route_table import EXPIRY_MS, RouteTable
 from metaq.protocol.bodies import DataVersion, QueueData, TopicConfig, TopicConfigTable
 from metaq.protocol.errors import Refused
 
@@ -30,7 +30,7 @@ def registration(address: str, connection: int, epoch: int = 0, **changes: Any) 
     return dataclasses.replace(base, **changes)
 
 
-LIVING = registration("10.0.0.1:10911", 1)
+LIVING = registration("10.0.0.1:10911", 1, remote="10.0.0.1:50001")
 LIAR = registration("6.6.6.6:666", 2)
 
 
@@ -90,29 +90,105 @@ def test_the_living_broker_wins_back_its_place_from_a_liar_that_was_first() -> N
     assert master_of(table) == LIVING.address
 
 
-def test_the_living_master_of_a_group_wins_back_its_place_from_a_false_member(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+@pytest.mark.parametrize("epoch", [4, 5, 6])
+@pytest.mark.parametrize("key", [None, "a key of the liar"])
+def test_a_false_member_does_not_become_master(epoch: int, key: str | None) -> None:
     """The liar registers as a replica and then claims the next epoch, as a real replica would."""
     table = RouteTable()
-    living = registration("10.0.0.1:10911", 1, 4)
+    living = registration("10.0.0.1:10911", 1, 4, key="a key of the group")
     table.register(living, NOW)
-    table.register(registration("6.6.6.6:666", 2, 4, broker_id=9), NOW)
-    liar = registration("6.6.6.6:666", 2, 5)
-    with caplog.at_level(logging.WARNING):
-        table.register(liar, NOW)
-        assert master_of(table) == "6.6.6.6:666"
-        assert "6.6.6.6:666 (from peer-2:1) is id 0 of b in place of 10.0.0.1:10911" in caplog.text
-        with pytest.raises(Refused):
-            table.register(living, NOW + 1_000)
-        assert "10.0.0.1:10911 (from peer-1:1) claims id 0 of b and is refused" in caplog.text
-        table.register(living, NOW + PATIENCE_MS)
+    table.register(registration("6.6.6.6:666", 2, 4, broker_id=9, key=key), NOW)
+    for now_ms in range(NOW, NOW + 10 * MINUTE_MS, 1_000):
+        with pytest.raises(Refused, match="holds id 0 of b"):
+            table.register(registration("6.6.6.6:666", 2, epoch, key=key), now_ms)
+        assert table.touch("c", living.address, 1, now_ms)
     assert master_of(table) == living.address
-    assert "10.0.0.1:10911 (from peer-1:1) has claimed id 0 of b for 30 s and gets it" in caplog.text
-    # The liar needs as much patience from now on, whatever it claims.
-    table.register(dataclasses.replace(living, broker_id=0), NOW + PATIENCE_MS)
+
+
+def test_a_node_with_the_key_of_its_group_becomes_master_at_once() -> None:
+    table = RouteTable()
+    table.register(registration("10.0.0.1:10911", 1, 4, key="k"), NOW)
+    table.register(registration("10.0.0.2:10911", 2, 4, broker_id=2, key="k"), NOW)
+    table.register(registration("10.0.0.2:10911", 2, 5, key="k"), NOW)
+    assert master_of(table) == "10.0.0.2:10911"
+    # The former master does not know it yet.
+    with pytest.raises(Refused, match="holds id 0 of b"):
+        table.register(registration("10.0.0.1:10911", 1, 4, key="k"), NOW)
+    table.register(registration("10.0.0.1:10911", 1, 5, broker_id=1, key="k"), NOW)
+    assert table.members("b") == {0: "10.0.0.2:10911", 1: "10.0.0.1:10911"}
+
+
+def test_a_copy_of_a_broker_does_not_replace_it() -> None:
+    table = RouteTable()
+    table.register(registration("10.0.0.1:10911", 1, key="k"), NOW)
+    for now_ms in range(NOW, NOW + 10 * MINUTE_MS, 10_000):
+        with pytest.raises(Refused, match="holds id 0 of b"):
+            table.register(registration("10.0.0.2:10911", 2, key="k"), now_ms)
+        table.register(registration("10.0.0.1:10911", 1, key="k"), now_ms)
+
+
+def test_a_broker_with_its_key_registers_over_another_connection_at_once() -> None:
+    """Its former connection may be dead without the name server knowing."""
+    table = RouteTable()
+    table.register(registration("10.0.0.1:10911", 1, key="k"), NOW)
+    table.register(registration("10.0.0.1:10911", 2, key="k"), NOW)
+    table.connection_closed(1)
+    assert master_of(table) == "10.0.0.1:10911"
+    table.connection_closed(2)
+    assert master_of(table) is None
+
+
+@pytest.mark.parametrize("key", [None, "another"])
+@pytest.mark.parametrize("broker_id", [0, 3])
+def test_nobody_registers_a_living_broker_over_another_connection(key: str | None, broker_id: int) -> None:
+    """The end of the other connection would remove it, and its registration could empty its topics."""
+    table = RouteTable()
+    table.register(LIVING, NOW)
+    copied = dataclasses.replace(LIVING, connection=2, key=key, broker_id=broker_id)
+    for later_ms in (0, PATIENCE_MS, LIVING_MS):
+        with pytest.raises(Refused, match="is the address of the living broker b"):
+            table.register(copied, NOW + later_ms)
+    table.connection_closed(2)
+    assert table.members("b") == {0: LIVING.address}
+    table.register(copied, NOW + LIVING_MS + 1)
+    assert table.members("b") == {broker_id: LIVING.address}
+
+
+def test_a_member_replaces_a_master_that_misses_its_beats() -> None:
+    table = RouteTable()
+    table.register(registration("10.0.0.1:10911", 1, 4, expiry_ms=10_000), NOW)
+    replica = registration("10.0.0.2:10911", 2, 4, broker_id=2)
+    table.register(replica, NOW)
+    promoted = dataclasses.replace(registration("10.0.0.2:10911", 2, 5))
     with pytest.raises(Refused):
-        table.register(registration("6.6.6.6:666", 2, 6), NOW + PATIENCE_MS + 1)
+        table.register(promoted, NOW + MISSED_BEATS_MS)
+    table.register(promoted, NOW + MISSED_BEATS_MS + 1)
+    assert master_of(table) == "10.0.0.2:10911"
+
+
+def test_one_connection_registers_one_broker() -> None:
+    table = RouteTable()
+    table.register(LIVING, NOW)
+    for other in (
+        dataclasses.replace(LIVING, address="10.0.0.1:20911", broker_id=1),
+        dataclasses.replace(LIVING, address="10.0.0.1:20911", name="other"),
+    ):
+        with pytest.raises(Refused, match="one connection registers one broker"):
+            table.register(other, NOW)
+    assert table.clusters() == {"c": ["b"]}
+    table.unregister("c", LIVING.address, NOW, connection=LIVING.connection)
+    table.register(dataclasses.replace(LIVING, address="10.0.0.1:20911"), NOW)
+
+
+def test_a_replica_changes_nothing_for_its_master() -> None:
+    table = RouteTable()
+    table.register(dataclasses.replace(LIVING, zone="here"), NOW)
+    table.register(registration("6.6.6.6:666", 2, broker_id=9, zone="away", acting_master=True), NOW)
+    table.put_queues("A", [QueueData("b", 0, 0, 0, 0)], connection=2)
+    route = table.route("A")
+    assert route is not None
+    assert route.queue_datas == [QueueData("b", 6, 16, 0, 16)]
+    assert (route.broker_datas[0].zone_name, route.broker_datas[0].enable_acting_master) == ("here", False)
 
 
 def test_an_epoch_far_ahead_of_the_group_is_not_believed_even_of_a_member() -> None:
@@ -124,11 +200,14 @@ def test_an_epoch_far_ahead_of_the_group_is_not_believed_even_of_a_member() -> N
     assert master_of(table) == "10.0.0.1:10911"
 
 
-def test_brokers_without_epochs_switch_their_master_at_once() -> None:
-    """Apache's DLedger groups: the new leader was registered as a replica."""
+def test_brokers_without_epochs_switch_when_their_master_has_left_its_id() -> None:
+    """Apache's DLedger groups: the former leader registers as a replica."""
     table = RouteTable()
     table.register(LIVING, NOW)
     table.register(registration("10.0.0.2:10911", 2, broker_id=2), NOW)
+    with pytest.raises(Refused):
+        table.register(registration("10.0.0.2:10911", 2), NOW)
+    table.register(dataclasses.replace(LIVING, broker_id=1), NOW)
     table.register(registration("10.0.0.2:10911", 2), NOW)
     assert master_of(table) == "10.0.0.2:10911"
 
@@ -156,13 +235,10 @@ def test_the_address_of_a_living_broker_cannot_be_given_to_another_name() -> Non
     with pytest.raises(Refused, match="is the address of the living broker b"):
         table.register(thief, NOW)
     assert table.clusters() == {"c": ["b"]}
-    for seconds in (10, 20, 30):
-        table.register(LIVING, NOW + seconds * 1000) if seconds < 30 else None
-    table.register(thief, NOW + PATIENCE_MS)
-    assert table.version_of("c", LIVING.address, "b", 0) is None, "the broker learns that it must register"
-    with pytest.raises(Refused):
-        table.register(LIVING, NOW + PATIENCE_MS)
-    table.register(LIVING, NOW + 2 * PATIENCE_MS)
+    for now_ms in range(NOW, NOW + 10 * MINUTE_MS, 10_000):
+        table.register(LIVING, now_ms)
+        with pytest.raises(Refused):
+            table.register(thief, now_ms)
     assert table.clusters() == {"c": ["b"]}
 
 
@@ -170,13 +246,19 @@ def test_the_cluster_of_a_living_broker_is_kept_and_won_back() -> None:
     table = RouteTable()
     table.register(LIVING, NOW)
     thief = dataclasses.replace(LIAR, cluster="evil", broker_id=9)
-    with pytest.raises(Refused, match="belongs to cluster c"):
-        table.register(thief, NOW)
-    table.register(thief, NOW + PATIENCE_MS)
+    for now_ms in range(NOW, NOW + 10 * MINUTE_MS, 10_000):
+        table.register(LIVING, now_ms)
+        with pytest.raises(Refused, match="belongs to cluster c"):
+            table.register(thief, now_ms)
+    # The thief comes while the broker is away.
+    table.connection_closed(LIVING.connection)
+    begin_ms = NOW + 10 * MINUTE_MS
+    table.register(thief, begin_ms)
     assert table.clusters() == {"evil": ["b"]}
     with pytest.raises(Refused, match="belongs to cluster evil"):
-        table.register(LIVING, NOW + PATIENCE_MS)
-    table.register(LIVING, NOW + 2 * PATIENCE_MS)
+        table.register(LIVING, begin_ms)
+    table.register(thief, begin_ms + PATIENCE_MS)
+    table.register(LIVING, begin_ms + PATIENCE_MS)
     assert (table.clusters(), table.members("b")) == ({"c": ["b"]}, {0: LIVING.address})
 
 
@@ -199,47 +281,36 @@ def test_many_false_claims_take_little_memory_and_few_log_lines(caplog: pytest.L
     with caplog.at_level(logging.WARNING):
         for number in range(1_000):
             with pytest.raises(Refused):
-                table.register(registration(f"6.6.6.6:{number + 1}", 2), NOW)
+                table.register(registration(f"6.6.6.6:{number + 1}", 2, remote="6.6.6.6:50000"), NOW)
     assert len(caplog.records) == 1
-    assert sum(map(len, table._claims._claims.values())) == CLAIMANTS_MAX
+    assert "6.6.6.6:1 (from 6.6.6.6:50000) claims id 0 of b and is refused" in caplog.text
+    assert sum(map(len, table._claims._claims.values())) <= CLAIMANTS_MAX
 
 
 MINUTE_MS = 60_000
 
 
-def claim_for(table: RouteTable, claimant: Registration, begin_ms: int, for_ms: int) -> int | None:
-    """The claimant and the living broker both register every ten seconds. Returns when the claimant got the
-    place; None if it never did."""
-    for now_ms in range(begin_ms, begin_ms + for_ms, 10_000):
-        try:
-            table.register(claimant, now_ms)
-        except Refused:
-            table.register(LIVING, now_ms)
-        else:
-            return now_ms
-    return None
-
-
-def test_a_liar_that_keeps_claiming_does_not_get_the_place_of_a_broker_that_was_there_before() -> None:
+@pytest.mark.parametrize("remote", ["6.6.6.6:50002", "10.0.0.1:50002", "peer-2:1"])
+def test_a_liar_that_keeps_claiming_never_gets_the_place_of_a_living_broker(remote: str) -> None:
+    """Even from the first moment on, when neither is known."""
     table = RouteTable()
-    table.register(LIVING, NOW)
-    begin_ms = NOW + MINUTE_MS
-    assert claim_for(table, LIAR, begin_ms, STRANGER_PATIENCE_MS - 10_000) is None
+    liar = dataclasses.replace(LIAR, remote=remote)
+    for now_ms in range(NOW, NOW + 120 * MINUTE_MS, 10_000):
+        table.register(LIVING, now_ms)
+        with pytest.raises(Refused):
+            table.register(liar, now_ms)
     assert master_of(table) == LIVING.address
 
 
-def test_a_liar_that_gets_the_place_after_all_loses_it_soon() -> None:
+def test_a_broker_with_its_key_wins_its_place_back_at_once() -> None:
     table = RouteTable()
-    table.register(LIVING, NOW)
-    taken_ms = claim_for(table, LIAR, NOW + MINUTE_MS, 2 * STRANGER_PATIENCE_MS)
-    assert taken_ms is not None
-    with pytest.raises(Refused):
-        table.register(LIVING, taken_ms + 10_000)
-    table.register(LIAR, taken_ms + 20_000)
-    table.register(LIVING, taken_ms + PATIENCE_MS)
-    assert master_of(table) == LIVING.address
-    # Its former right counts from the first moment on.
-    assert claim_for(table, LIAR, taken_ms + PATIENCE_MS, STRANGER_PATIENCE_MS - 10_000) is None
+    own = dataclasses.replace(LIVING, key="k")
+    table.register(own, NOW)
+    table.register(own, NOW + MINUTE_MS)
+    table.connection_closed(own.connection, NOW + MINUTE_MS)
+    table.register(LIAR, NOW + MINUTE_MS)
+    table.register(own, NOW + MINUTE_MS + 1_000)
+    assert master_of(table) == own.address
 
 
 def test_a_broker_that_comes_back_wins_its_place_from_whoever_took_it_meanwhile() -> None:
@@ -259,11 +330,13 @@ def test_a_broker_that_comes_back_wins_its_place_from_whoever_took_it_meanwhile(
     assert master_of(table) == LIVING.address
 
 
-def test_few_former_holders_are_remembered() -> None:
-    claims = Claims()
+def test_few_former_holders_are_remembered_and_those_of_a_flood_go_first() -> None:
+    tenures = Claims().tenures
+    tenures.add("id 0 of b", Party("10.0.0.9:1", "10.0.0.9:50000"), 1)
     for number in range(2 * TENURES_MAX):
-        claims.left("id 0 of b", f"10.0.0.1:{number}", 1)
-    assert len(claims._tenures_ms) == TENURES_MAX
+        tenures.add("id 0 of b", Party(f"6.6.6.6:{number}", "6.6.6.6:50000"), 1_000)
+    assert len(tenures) <= TENURES_MAX
+    assert tenures.of("id 0 of b", "10.0.0.9:1 from 10.0.0.9") == 1
 
 
 def test_only_a_living_broker_itself_unregisters() -> None:

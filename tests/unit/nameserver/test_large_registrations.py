@@ -13,11 +13,12 @@ import pytest
 
 from metaq._core import Clock
 from metaq.nameserver import requests
+from metaq.nameserver.brokers import Registration
 from metaq.nameserver.key_values import KeyValues
 from metaq.nameserver.options import Options
 from metaq.nameserver.registration_body import read_topics
 from metaq.nameserver.requests import BrokerRequests
-from metaq.nameserver.route_table import Registration, RouteTable
+from metaq.nameserver.route_table import RouteTable
 from metaq.nameserver.topic_table import STEP_TOPICS
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from metaq.protocol.commands.cluster import RegisterBroker, UnregisterBroker

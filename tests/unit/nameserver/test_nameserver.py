@@ -219,7 +219,8 @@ def test_a_replica_learns_of_its_master() -> None:
     async def scenario() -> None:
         async with started() as peer:
             await peer.register()
-            reply = await peer.call(master(broker_id=1, broker_addr="127.0.0.1:20911"), body_of("A", "B"))
+            replica = await Connection.open(peer.server.address)
+            reply = await replica.call(master(broker_id=1, broker_addr="127.0.0.1:20911"), body_of("A", "B"))
             assert reply.check().header(BrokerRegistered) == BrokerRegistered("127.0.0.1:10912", MASTER)
             members = await peer.call(GetBrokerMemberGroup("c", "b"))
             assert members.body == (
@@ -228,6 +229,7 @@ def test_a_replica_learns_of_its_master() -> None:
             )
             nobody = await peer.call(GetBrokerMemberGroup("c", "x"))
             assert BrokerMemberGroupBody.decode(nobody.body).broker_member_group.broker_addrs == {}
+            await replica.close()
 
     run(scenario)
 
@@ -247,9 +249,12 @@ def test_a_closed_connection_unregisters_its_broker() -> None:
     async def scenario() -> None:
         async with started() as peer:
             first = await Connection.open(peer.server.address)
-            (await first.call(master(), body_of("A", "B"))).check()
+            own = master(registration_key="the key of this broker")
+            (await first.call(own, body_of("A", "B"))).check()
             second = await Connection.open(peer.server.address)
-            (await second.call(master(), body_of("A", "B"))).check()
+            refused = await second.call(master(registration_key="short"), body_of("A", "B"))
+            assert (refused.code, "registrationKey has 5 characters" in (refused.remark or "")) == (29, True)
+            (await second.call(own, body_of("A", "B"))).check()
             await first.close()
             await asyncio.sleep(0.1)
             assert await peer.topics() == ["A", "B"]
@@ -421,7 +426,8 @@ def test_zones_and_acting_masters() -> None:
                 zone_name="west",
                 enable_acting_master=True,
             )
-            await peer.register(replica)
+            other = await Connection.open(peer.server.address)
+            (await other.call(replica, body_of("A", "B"))).check()
             both = await peer.route()
             assert [data.broker_addrs for data in both.broker_datas] == [{0: MASTER}, {0: "127.0.0.1:3"}]
             east = await peer.route(zone_mode="true", zone_name="East")
@@ -432,6 +438,7 @@ def test_zones_and_acting_masters() -> None:
             (await peer.call(UpdateNameServerConfig(), off)).check()
             plain = await peer.route(zone_mode="true", zone_name="east")
             assert [data.broker_addrs for data in plain.broker_datas] == [{0: MASTER}, {2: "127.0.0.1:3"}]
+            await other.close()
 
     run(scenario)
 

@@ -9,7 +9,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from metaq.nameserver.route_table import EXPIRY_MS, Registration, RouteTable, keep_zone
+from metaq.nameserver.brokers import Registration
+from metaq.nameserver.route_table import EXPIRY_MS, RouteTable, keep_zone
 from metaq.nameserver.topic_table import TopicTable
 from metaq.protocol.bodies import DataVersion, QueueData, TopicConfig, TopicConfigTable
 from metaq.protocol.errors import Refused
@@ -134,14 +135,17 @@ def test_the_lowest_replica_brings_topics_that_nobody_may_write(acting: bool) ->
     table = registered(with_(REPLICA, acting_master=acting))
     assert queue(table).perm == 4
     table.register(
-        with_(REPLICA, acting_master=acting, broker_id=2, address="x:3", topics=topics("Z", "Y")), NOW
+        with_(
+            REPLICA, acting_master=acting, broker_id=2, address="x:3", topics=topics("Z", "Y"), connection=3
+        ),
+        NOW,
     )
     assert table.topics() == ["A", "B"]
 
 
 def test_a_replica_acts_as_master_in_the_route_where_it_may() -> None:
     acting = with_(REPLICA, acting_master=True)
-    table = registered(acting, with_(acting, broker_id=3, address="10.0.0.3:10911"))
+    table = registered(acting, with_(acting, broker_id=3, address="10.0.0.3:10911", connection=3))
     assert addresses(table) == {0: "10.0.0.2:10911", 3: "10.0.0.3:10911"}
     without = table.route("A", acting_master=False)
     assert without is not None
@@ -187,24 +191,28 @@ def test_an_address_under_another_id_is_moved() -> None:
 
 
 def test_a_promoted_replica_replaces_the_master_that_is_still_there() -> None:
-    table = registered(BASE, REPLICA, with_(REPLICA, broker_id=0, topics=topics("A", "B", state=1)))
+    table = registered(
+        with_(key="k"),
+        with_(REPLICA, key="k"),
+        with_(REPLICA, key="k", broker_id=0, topics=topics("A", "B", state=1)),
+    )
     assert addresses(table) == {0: "10.0.0.2:10911"}
     table.connection_closed(BASE.connection)
     assert addresses(table) == {0: "10.0.0.2:10911"}
 
 
 def test_a_member_with_a_later_epoch_takes_the_id_and_the_former_master_is_refused() -> None:
-    master = with_(topics=topics("A", "B", state=4))
-    promoted = with_(REPLICA, broker_id=0, topics=topics("A", "B", state=5))
-    table = registered(master, REPLICA, promoted)
+    master = with_(topics=topics("A", "B", state=4), key="k")
+    promoted = with_(REPLICA, broker_id=0, topics=topics("A", "B", state=5), key="k")
+    table = registered(master, with_(REPLICA, key="k"), promoted)
     assert addresses(table) == {0: "10.0.0.2:10911"}
     with pytest.raises(Refused, match=r"10\.0\.0\.2:10911 holds id 0 of b with state version 5 and is up"):
         table.register(master, NOW)
     assert addresses(table) == {0: "10.0.0.2:10911"}
-    table.register(with_(broker_id=1, topics=topics("A", "B", state=5)), NOW)
+    table.register(with_(master, broker_id=1, topics=topics("A", "B", state=5)), NOW)
     assert addresses(table) == {0: "10.0.0.2:10911", 1: "10.0.0.1:10911"}
     # A switch back, at once.
-    table.register(with_(topics=topics("A", "B", state=6)), NOW)
+    table.register(with_(master, topics=topics("A", "B", state=6)), NOW)
     assert addresses(table) == {0: "10.0.0.1:10911"}
     assert table.version_of("c", "10.0.0.2:10911") is None
 
@@ -252,7 +260,9 @@ def test_a_closed_connection_unregisters() -> None:
 
 
 def test_a_broker_that_came_back_over_another_connection_stays() -> None:
-    table = registered(BASE, with_(connection=3))
+    table = registered(BASE)
+    table.connection_closed(BASE.connection)
+    table.register(with_(connection=3), NOW)
     table.connection_closed(BASE.connection)
     assert table.topics() == ["A", "B"]
 
@@ -374,7 +384,7 @@ def test_the_cluster_s_picture() -> None:
 def test_the_number_of_brokers_is_bounded(option: str) -> None:
     table = RouteTable(limits=NameServerSettings(**{option: 1}))
     table.register(BASE, NOW)
-    with pytest.raises(Refused, match=rf"already 1 brokers.*\({option}\)"):
+    with pytest.raises(Refused, match=rf"already 1 brokers.*\({option} of the name server\)"):
         table.register(REPLICA, NOW)
     table.register(BASE, NOW)
 
@@ -452,6 +462,7 @@ steps = st.one_of(
             acting_master=st.sampled_from([None, True, False]),
             expiry_ms=st.sampled_from([None, 10]),
             connection=st.integers(0, 3),
+            key=st.sampled_from([None, "k"]),
         ),
     ),
     st.tuples(

@@ -2,8 +2,8 @@
 
 At the start, at every interval and after every failure a name server gets all topics (103). In between it
 gets only the topics that have changed, one by one (217). Name servers before 5.0 do not know that request;
-they get the changed topics as a registration (103), as Apache's broker does it. Deleted topics are left out
-of the next full registration.
+they get the changed topics as a registration (103), as Apache's broker does it. A deleted topic is announced
+without queues, for which our name servers forget it, and left out of the next full registration.
 
 A node of a replicated group asks every second whether the name server still knows it (322), so that a node
 that hangs or is cut off leaves the routes after ten seconds. Name servers take the topics of a group from its
@@ -22,6 +22,7 @@ import msgspec
 
 from metaq.broker.background.name_server_link import NameServerLink
 from metaq.broker.background.registration_body import encode_all
+from metaq.broker.background.registration_key import registration_key
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.topics import Topics
 from metaq.errors import MetaqError
@@ -98,6 +99,7 @@ class Registration:
             for nameserver in dict.fromkeys(options.nameservers)
         ]
         self._tasks: list[asyncio.Task[None]] = []
+        self._key: str | None = None
         self._changes = 0
         """How many changes have been announced."""
         self._announced: dict[str, TopicConfig] = {}
@@ -111,6 +113,8 @@ class Registration:
     async def start(self) -> None:
         """Returns once every name server has been tried, or after `register_wait_s` if one does not
         answer."""
+        if self._links:
+            self._key = await asyncio.to_thread(registration_key, self._options)
         self._tasks = [asyncio.create_task(self._keep_registered(link)) for link in self._links]
         waiters = [asyncio.create_task(link.tried.wait()) for link in self._links]
         if waiters:
@@ -145,6 +149,7 @@ class Registration:
             config = self._topics.served_topic(name)
             if config is None:
                 self._announced.pop(name, None)
+                changed[name] = None
             elif self._announced.get(name) is not config:
                 self._announced[name] = config
                 changed[name] = None
@@ -257,6 +262,7 @@ class Registration:
         link.attempt_ended(changes)
 
     async def _register_all(self, link: NameServerLink) -> None:
+        gone = self._gone(link)
         link.changed.clear()
         link.is_all_due = False
         link.takes_topics = True
@@ -264,7 +270,13 @@ class Registration:
         table.data_version = self._versioned(table.data_version)
         # In a thread, because it takes long with many topics.
         body, is_compressed = await asyncio.to_thread(encode_all, table)
-        await link.call(self._command(is_compressed), body, self._options.register_timeout_s)
+        try:
+            await link.call(self._command(is_compressed), body, self._options.register_timeout_s)
+            if gone and self._broker_id == MASTER_ID:
+                link.takes_topics = await self._register_each(link, gone)
+        except MetaqError:
+            link.changed.update((config.topic_name, None) for config in gone)
+            raise
 
     async def _register_changed(self, link: NameServerLink) -> None:
         served = (self._topics.served_topic(name) for name in link.changed)
@@ -274,8 +286,9 @@ class Registration:
                 topic_config_table={config.topic_name: config for config in served if config is not None},
             )
         )
+        each = [*table.topic_config_table.values(), *self._gone(link)]
         link.changed.clear()
-        if link.takes_topics and not await self._register_each(link, [*table.topic_config_table.values()]):
+        if link.takes_topics and not await self._register_each(link, each):
             _log.info("name server %s does not know the registration of single topics", link.address)
             link.takes_topics = False
         if not link.takes_topics and table.topic_config_table:
@@ -284,6 +297,14 @@ class Registration:
             table.data_version = self._versioned(self._topics.data_version)
             body = RegisterBrokerBody(topic_config_serialize_wrapper=table).encode()
             await link.call(self._command(), body, self._options.register_timeout_s)
+
+    def _gone(self, link: NameServerLink) -> list[TopicConfig]:
+        """The deleted topics that a name server has to forget, as topics without queues and permissions."""
+        return [
+            TopicConfig(topic_name=name, perm=0, read_queue_nums=0, write_queue_nums=0)
+            for name in link.changed
+            if self._topics.served_topic(name) is None
+        ]
 
     async def _register_each(self, link: NameServerLink, topics: Sequence[TopicConfig]) -> bool:
         """False if the name server does not know this request."""
@@ -325,6 +346,7 @@ class Registration:
             heartbeat_timeout_millis=None if self._replication_address is None else SILENCE_MS_MAX,
             enable_acting_master=self._acts_as_master,
             compressed=is_compressed,
+            registration_key=self._key,
         )
 
     def _versioned(self, version: DataVersion) -> DataVersion:

@@ -7,13 +7,8 @@ peer has to do.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Awaitable
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-from metaq.broker.options import OperatorSources
-from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.waiting import (
     DecideTransaction,
     GetDelayedFigures,
@@ -21,7 +16,8 @@ from metaq.protocol.commands.waiting import (
     ListTransactions,
     RecallDelayedMessage,
 )
-from metaq.protocol.dispatch import Handlers, Request
+from metaq.protocol.dispatch import Handlers
+from metaq.protocol.handling.operator_requests import OperatorRequests, OperatorSources
 
 CODES: Final = frozenset(
     command.code
@@ -35,47 +31,11 @@ CODES: Final = frozenset(
 )
 
 
-class OperatorGate(Handlers):
+class OperatorGate(OperatorRequests):
     """Passes requests on to the handlers of a role, except operators' requests from elsewhere."""
 
+    server = "broker"
+    what = "requests about delayed messages and open transactions"
+
     def __init__(self, handlers: Handlers, sources: OperatorSources) -> None:
-        super().__init__()
-        self._handlers = handlers
-        self._sources = sources
-
-    def begin(self, request: Request) -> Awaitable[None] | None:
-        if request.code not in CODES or self._is_welcome(request.remote):
-            return self._handlers.begin(request)
-        if not request.oneway:
-            request.respond(ResponseCode.NO_PERMISSION, remark=self._refusal(request.remote))
-        return None
-
-    def _is_welcome(self, remote: str) -> bool:
-        return self._sources == "any" or (self._sources == "local" and is_local(remote))
-
-    def _refusal(self, remote: str) -> str:
-        what = "requests about delayed messages and open transactions"
-        if self._sources == "none":
-            return f"this broker takes no {what} (operator_requests)"
-        return (
-            f"this broker takes {what} only from its own machine, and {remote} is another one; "
-            "to allow all addresses, start the broker with operator_requests=any"
-        )
-
-
-def is_local(remote: str) -> bool:
-    """Whether the peer at `host:port` is on this machine."""
-    host = ip_address(remote.rpartition(":")[0].strip("[]").partition("%")[0])
-    if isinstance(host, IPv6Address) and host.ipv4_mapped is not None:
-        host = host.ipv4_mapped
-    if host.is_loopback:
-        return True
-    family = socket.AF_INET if host.version == 4 else socket.AF_INET6
-    # This sends nothing. The system chooses the address from which it would reach the peer: one of its own
-    # addresses is reached from that address itself.
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((str(host), 9))
-            return ip_address(probe.getsockname()[0]) == host
-    except OSError:
-        return False
+        super().__init__(handlers, sources, CODES)

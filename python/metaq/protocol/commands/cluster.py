@@ -34,6 +34,8 @@ class RegisterBroker(
     compressed: bool = False
     body_crc32: Int32 = msgspec.field(default=0, name="bodyCrc32")
     zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
+    registration_key: str | None = None
+    """Shows our name servers that two registrations are of the same broker or group. Apache's ignore it."""
 
 
 class UnregisterBroker(Command, code=104, permission="cluster", resources={}, to="nameserver"):

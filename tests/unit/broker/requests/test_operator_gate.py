@@ -6,12 +6,13 @@ import socket
 
 import pytest
 
-from metaq.broker.options import OperatorSources
-from metaq.broker.requests.operator_gate import CODES, OperatorGate, is_local
+from metaq.broker.requests.operator_gate import CODES, OperatorGate
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.topics import GetTopicConfig
 from metaq.protocol.commands.waiting import ListTransactions
 from metaq.protocol.dispatch import Handlers, Request, handles
+from metaq.protocol.handling.local_peers import is_local
+from metaq.protocol.handling.operator_requests import OperatorSources
 from tests.support.fake_request import FakeRequest
 
 HERE, ELSEWHERE = "127.0.0.1:50000", "192.0.2.1:50000"
