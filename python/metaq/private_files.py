@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 from pathlib import Path
@@ -21,8 +22,18 @@ def make_private_directory(path: Path) -> None:
 
 
 def open_private(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
-    """Opens a file and returns its descriptor; a new file is private."""
-    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+    """Opens a file and returns its descriptor; a new file is private.
+
+    Raises OSError, also for a symbolic link: whoever planted it would choose the file that is overwritten.
+    """
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(
+            errno.ELOOP, "is a symbolic link, which is not followed; remove it", str(path)
+        ) from None
 
 
 def create_private(path: Path) -> IO[bytes]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
+import shlex
 import signal
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from metaq.console.place import Announcement
     from metaq.console.process import ConsoleProcess
     from metaq.nameserver import NameServer
+
+_log = logging.getLogger(__name__)
 
 Role = Literal["serve", "nameserver", "broker"]
 LOCK: Final = "lock"
@@ -182,13 +187,37 @@ def _silent_nameservers(broker: Broker | None) -> tuple[str, ...] | None:
 
 
 def _check_folder(data: str) -> None:
-    """Raises CommandError if there is a file in place of the data folder, or of a folder above it."""
+    """Raises CommandError if there is a file in place of the data folder, or of a folder above it.
+
+    Also raises it if every account may change the data folder.
+    """
     folder = Path(data).expanduser()
+    _check_mode(folder)
     for path in (folder, *folder.parents):
         if path.exists():
             if not path.is_dir():
                 raise CommandError(f"{path} is a file, not a folder", hint="choose a folder with --data")
             return
+
+
+def _check_mode(folder: Path) -> None:
+    """Refuses a folder in which every account may replace files, and warns if its group may."""
+    if not folder.is_dir():
+        return
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise CommandError(
+            f"every account of this machine may replace files in the data folder {folder} (mode {mode:04o})",
+            hint=f"run: chmod o-w {shlex.quote(str(folder))}",
+        )
+    if mode & (stat.S_IWOTH | stat.S_IWGRP):
+        # Kubernetes gives such modes to volumes with fsGroup.
+        _log.warning(
+            "other accounts may write to the data folder %s (mode %04o); if they should not: chmod go-w %s",
+            folder,
+            mode,
+            shlex.quote(str(folder)),
+        )
 
 
 async def _start_monitoring(config: Config, broker: Broker, stack: AsyncExitStack) -> str | None:

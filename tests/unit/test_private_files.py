@@ -18,7 +18,7 @@ from metaq.held_file import HeldFile
 from metaq.journal import Journal
 from metaq.metadata import MetadataFile
 from metaq.nameserver.key_values import KeyValues
-from metaq.private_files import create_private, whose
+from metaq.private_files import create_private, open_private, whose
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +87,19 @@ def test_a_refused_access_says_whose_the_file_is(tmp_path: Path) -> None:
     assert "theirs belongs to " in whose(tmp_path / "theirs" / "file", error)
     assert ": run it as " in whose(tmp_path / "theirs" / "file", error)
     assert whose(tmp_path, FileNotFoundError()) == ""
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["file", "dangling"])
+def test_planted_links_are_not_followed(tmp_path: Path, exists: bool) -> None:
+    victim = tmp_path / "victim"
+    if exists:
+        victim.write_bytes(b"precious")
+    for name in ("lock", "state.tmp"):
+        (tmp_path / name).symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic link"):
+        HeldFile(tmp_path / "lock")
+    with pytest.raises(OSError, match="symbolic link"):
+        replace_file(tmp_path / "state", b"new")
+    with pytest.raises(OSError, match="symbolic link"):
+        os.close(open_private(tmp_path / "lock"))
+    assert (victim.read_bytes() == b"precious") if exists else not victim.exists()

@@ -88,19 +88,31 @@ pub trait Disk: Send + Sync {
     fn boot_id(&self) -> [u8; 16];
 }
 
+/// Opens a file, but never through a symbolic link: whoever planted it would choose the file that is overwritten.
+fn open_no_link(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32).open(path).map_err(|error| {
+        if error.raw_os_error() != Some(rustix::io::Errno::LOOP.raw_os_error()) {
+            return error;
+        }
+        let text = format!("{} is a symbolic link, and the store follows none; remove it", path.display());
+        io::Error::new(io::ErrorKind::InvalidInput, text)
+    })
+}
+
 /// The real file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemDisk;
 
 impl Disk for SystemDisk {
     fn open(&self, path: &Path) -> io::Result<DiskFile> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let file = open_no_link(OpenOptions::new().read(true).write(true), path)?;
         Ok(DiskFile { file, path: path.to_owned() })
     }
 
     fn create(&self, path: &Path) -> io::Result<DiskFile> {
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?;
+        let file =
+            open_no_link(options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE), path)?;
         Ok(DiskFile { file, path: path.to_owned() })
     }
 
@@ -347,6 +359,27 @@ mod tests {
         assert_eq!(mode(&directory.join("file"))?, 0o600);
         assert_eq!(mode(&directory)?, 0o700);
         assert_eq!(mode(&root.path().join("store"))?, 0o700);
+        Ok(())
+    }
+
+    #[test]
+    fn planted_links_are_not_followed() -> io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let victim = directory.path().join("victim");
+        fs::write(&victim, b"precious")?;
+        for name in ["checkpoint", "abort", "lock"] {
+            let link = directory.path().join(name);
+            std::os::unix::fs::symlink(&victim, &link)?;
+            for opened in [SystemDisk.create(&link), SystemDisk.open(&link)] {
+                let error = opened.map(|_| ()).expect_err("a link was followed");
+                assert!(error.to_string().contains("is a symbolic link"), "{error}");
+            }
+            let dangling = directory.path().join(format!("{name}-dangling"));
+            std::os::unix::fs::symlink(directory.path().join("new"), &dangling)?;
+            assert!(SystemDisk.create(&dangling).is_err());
+        }
+        assert!(!directory.path().join("new").exists());
+        assert_eq!(fs::read(&victim)?, b"precious");
         Ok(())
     }
 

@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from metaq.connection_shares import ConnectionShares, CountedConnection
 from metaq.console.access.headers import SecureHeaders
 from metaq.console.access.log_brake import LogBrake
 
@@ -22,9 +23,11 @@ _uvicorn_log = logging.getLogger("uvicorn.error")
 _uvicorn_log.addFilter(LogBrake())
 
 CONNECTIONS_MAX: Final = 256
-"""Requests on further connections get code 503."""
+"""Silent connections make room for further ones. If all are at work, further requests get code 503."""
 CONNECTIONS_HARD_MAX: Final = 2 * CONNECTIONS_MAX
 """Further connections are closed at once. One that still negotiates TLS counts as well."""
+WAITING_PER_ADDRESS_MAX: Final = CONNECTIONS_MAX // 4
+"""Connections of one address that have not sent a whole request, or do not read the answer."""
 TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
 REQUEST_HEAD_BYTES_MAX: Final = 32 * 1024
 REQUEST_HEAD_TIMEOUT_S: Final = 10.0
@@ -71,6 +74,11 @@ class WebServer(uvicorn.Server):
         )
         self._accepting: list[asyncio.Task[None]] = []
         self._opening: set[asyncio.Task[None]] = set()
+        # Uvicorn refuses requests from the connection on that reaches its limit.
+        usable_max = CONNECTIONS_MAX - 1
+        self._shares = ConnectionShares(
+            usable_max, WAITING_PER_ADDRESS_MAX, refused_max=CONNECTIONS_HARD_MAX - usable_max
+        )
 
     def stop(self) -> None:
         """Lets `serve` return soon."""
@@ -109,31 +117,36 @@ class WebServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
+                connection, peer = await loop.sock_accept(listener)
             except ConnectionAbortedError:
                 continue
             except OSError:
                 # Descriptors or memory are short.
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            if len(self.server_state.connections) + len(self._opening) >= CONNECTIONS_HARD_MAX:
+            counted = self._shares.admit(str(peer[0]), connection.close)
+            if counted is None:
                 connection.close()
                 continue
-            opening = asyncio.create_task(self._open(connection))
+            opening = asyncio.create_task(self._open(connection, counted))
+            counted.close = opening.cancel
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
 
-    async def _open(self, connection: socket.socket) -> None:
+    async def _open(self, connection: socket.socket, counted: CountedConnection) -> None:
         """Hands a connection to a protocol, after the TLS handshake if there is one."""
         context = self.config.ssl
         # Strangers and port scanners fail here, which is not worth a line in the log.
-        with contextlib.suppress(OSError):
+        with contextlib.ExitStack() as failed, contextlib.suppress(OSError):
+            failed.callback(connection.close)
+            failed.callback(counted.leave)
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _LimitedProtocol(self.config, self.server_state, self.lifespan.state),
+                lambda: _LimitedProtocol(counted, self.config, self.server_state, self.lifespan.state),
                 connection,
                 ssl=context,
                 ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if context else None,
             )
+            failed.pop_all()
 
     async def _wait_for_tasks(self, timeout_s: float) -> None:
         if self.server_state.tasks:
@@ -143,13 +156,15 @@ class WebServer(uvicorn.Server):
 class _LimitedProtocol(H11Protocol):
     """Closes connections that are too slow. Uvicorn itself waits for a request without end."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, counted: CountedConnection, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._counted = counted
         self._read_deadline = _Deadline(self.loop, REQUEST_HEAD_TIMEOUT_S)
         self._write_deadline = _Deadline(self.loop, WRITE_TIMEOUT_S)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._counted.close = transport.abort
         if self.scheme == "http":
             # Even one byte that the browser does not read counts as slow: a close would wait for it without
             # end. With TLS, a close has a time-out of its own.
@@ -157,6 +172,7 @@ class _LimitedProtocol(H11Protocol):
         self._watch_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._counted.leave()
         self._read_deadline.lift()
         self._write_deadline.lift()
         super().connection_lost(exc)
@@ -168,14 +184,29 @@ class _LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._write_deadline.set(self.transport)
+        self._count()
 
     def resume_writing(self) -> None:
         self._write_deadline.lift()
         super().resume_writing()
+        self._count()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._count()
+
+    def _count(self) -> None:
+        """Says whether the peer must act next: send the rest of a request, or read its answer."""
+        is_served = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
+        if is_served and not self.flow.write_paused:
+            self._counted.work()
+        else:
+            self._counted.wait()
 
     def _watch_reading(self) -> None:
         """Sets a deadline as long as no request is served. So the head of a request must arrive in time, and
         likewise the rest of a body after its answer, for which uvicorn has no timer."""
+        self._count()
         is_served = self.cycle is not None and not self.cycle.response_complete
         if is_served or self.transport.is_closing():
             self._read_deadline.lift()

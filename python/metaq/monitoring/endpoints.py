@@ -32,4 +32,4 @@ def broker_endpoints(broker: Broker, metrics: BrokerMetrics) -> WebServer:
     async def show_life() -> Response:
         return Response(HTTPStatus.OK, b"ok\n")
 
-    return WebServer({"/metrics": show_metrics, "/readyz": show_readiness, "/livez": show_life})
+    return WebServer({"/metrics": show_metrics}, {"/readyz": show_readiness, "/livez": show_life})

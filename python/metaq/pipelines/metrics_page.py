@@ -101,7 +101,7 @@ def metrics_server(metrics: PipelineMetrics) -> WebServer:
     async def show_life() -> Response:
         return Response(HTTPStatus.OK, b"ok\n")
 
-    return WebServer({"/metrics": show_metrics, "/readyz": show_readiness, "/livez": show_life})
+    return WebServer({"/metrics": show_metrics}, {"/readyz": show_readiness, "/livez": show_life})
 
 
 @contextmanager

@@ -161,16 +161,40 @@ def test_the_process_may_open_as_many_files_as_the_system_allows(tmp_path: Path)
         resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
-def test_many_connections_are_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"]
+)
+def test_silent_connections_make_room_for_new_ones(tmp_path: Path, sent: bytes) -> None:
+    """The crowd sends nothing, or a request without its body."""
+    with served_app(tmp_path) as app:
+        crowd = []
+        for _ in range(400):
+            crowd.append(connected(app))
+            crowd[-1].sendall(sent)
+        assert [app.visitor().get("/login").status for _ in range(10)] == [200] * 10
+        assert len(app.server.server_state.connections) <= web_server.WAITING_PER_ADDRESS_MAX + 1
+        for client in crowd:
+            client.close()
+
+
+def test_connections_at_work_are_kept_and_further_ones_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(web_server, "CONNECTIONS_MAX", 3)
     monkeypatch.setattr(web_server, "CONNECTIONS_HARD_MAX", 6)
     with served_app(tmp_path) as app:
-        crowd = [connected(app) for _ in range(4)]
-        wait_until(lambda: len(app.server.server_state.connections) == 4, what="connected")
+        anna = app.visitor(Role.viewer)
+        cookie = "; ".join(f"{name}={value}" for name, value in anna.cookies.items())
+        streams = []
+        for _ in range(2):
+            connection = anna.connect()
+            connection.request("GET", "/events", headers={"Cookie": cookie})
+            streams.append((connection, connection.getresponse()))
+        crowd = [connected(app) for _ in range(8)]
         assert app.visitor().get("/login").status == 503
-        wait_until(lambda: len(app.server.server_state.connections) == 4, what="closed again")
-        crowd += [connected(app) for _ in range(4)]
-        wait_until(lambda: len(app.server.server_state.connections) == 6, what="bounded")
+        for connection, stream in streams:
+            assert stream.readline() == b"event: tick\n"
+            connection.close()
         for client in crowd:
             client.close()
         wait_until(lambda: not app.server.server_state.connections, what="free again")
