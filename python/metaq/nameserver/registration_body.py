@@ -18,6 +18,8 @@ import re
 import zlib
 from typing import Final
 
+import msgspec
+
 from metaq.nameserver.large_json import LargeTable
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from metaq.protocol.commands.cluster import RegisterBroker
@@ -128,13 +130,16 @@ def _read_topic(part: bytes) -> TopicConfig:
     try:
         words = part.decode().split(" ", 5)
         name, read_queues, write_queues, permission, filter_type = words[:5]
-        return TopicConfig(
-            topic_name=name,
-            read_queue_nums=int(read_queues),
-            write_queue_nums=int(write_queues),
-            perm=int(permission),
-            topic_filter_type=filter_type,
-        )
+        topic = {
+            "topicName": name,
+            "readQueueNums": int(read_queues),
+            "writeQueueNums": int(write_queues),
+            "perm": int(permission),
+            "topicFilterType": filter_type,
+        }
+        return msgspec.convert(topic, TopicConfig)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the compressed body has a topic that cannot be read: {error}") from None
     except ValueError:
         raise ProtocolError(f"the compressed body has a topic that cannot be read: {part[:64]!r}") from None
 

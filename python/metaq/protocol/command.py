@@ -7,7 +7,7 @@ unless `msgspec.field(name=…)` says otherwise. Unknown fields are ignored, bec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 import msgspec
 
@@ -32,9 +32,6 @@ for resources that only the body names.
 """
 
 Peer = Literal["nameserver", "broker", "client"]
-
-Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class FieldsMeta(msgspec.StructMeta):
@@ -130,8 +127,12 @@ def commands(base: type[Command] = Command) -> Iterator[type[Command]]:
 
 def _without_empty(cls: type[Fields], fields: Mapping[str, str]) -> dict[str, str]:
     """The binary encoding cannot tell an empty value from none, so only text may be empty."""
-    texts = {field.encode_name for field in msgspec.structs.fields(cls) if field.type is str}
+    texts = {field.encode_name for field in msgspec.structs.fields(cls) if _is_text(field.type)}
     return {name: value for name, value in fields.items() if value != "" or name in texts}
+
+
+def _is_text(kind: object) -> bool:
+    return kind is str or (get_origin(kind) is Annotated and get_args(kind)[0] is str)
 
 
 def _explain(error: msgspec.ValidationError) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from metaq.protocol.errors import ProtocolError
+from metaq.protocol.ranges import Int32, Name
 
 DEPTH_MAX: Final = 64
 
@@ -23,9 +24,9 @@ _Value = TypeVar("_Value")
 class MessageQueue(msgspec.Struct, rename="camel", frozen=True):
     """One queue of one broker; the only object that is ever a key."""
 
-    broker_name: str = ""
-    queue_id: int = 0
-    topic: str = ""
+    broker_name: Name = ""
+    queue_id: Int32 = 0
+    topic: Name = ""
 
 
 def encode(value: Any, *, bare_integer_keys: bool = False) -> bytes:

@@ -23,6 +23,7 @@ from metaq.protocol.command import Command
 from metaq.protocol.commands.clients import GetConsumerRunningInfo
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.peer_log import peer_log
+from metaq.protocol.ranges import FewRows
 from metaq.protocol.reply import Reply
 
 _log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ ANSWER_BYTES_MAX = 1024 * 1024
 class RunningSubscriptions(Body):
     """The part of ConsumerRunningInfo that matters here."""
 
-    subscription_set: list[SubscriptionData] = always(factory=list)
+    subscription_set: FewRows[SubscriptionData] = always(factory=list)
 
 
 class Inquiry:

@@ -36,6 +36,7 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.names import SYSTEM_GROUPS as SYSTEM_GROUPS
+from metaq.protocol.ranges import FewEntries, Int32
 
 _log = logging.getLogger(__name__)
 
@@ -312,7 +313,7 @@ class GroupDeletion:
 
 
 def decode_forbidden(content: bytes) -> dict[str, int]:
-    return msgspec.json.decode(content, type=dict[str, int])
+    return msgspec.json.decode(content, type=FewEntries[str, Int32])
 
 
 def missing_group(name: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from metaq.protocol.command import Command, Fields, Int32, Int64
+from metaq.protocol.command import Command, Fields
+from metaq.protocol.ranges import Int32, Int64, LongText, Name, ShortText
 from metaq.settings import MIB
 
 
@@ -22,9 +23,9 @@ class HeartBeat(
 class UnregisterClient(Command, code=35, permission="read", resources={"consumer_group": "group"}):
     """The client leaves these groups."""
 
-    client_id: str = msgspec.field(name="clientID")
-    producer_group: str | None = None
-    consumer_group: str | None = None
+    client_id: ShortText = msgspec.field(name="clientID")
+    producer_group: Name | None = None
+    consumer_group: Name | None = None
 
 
 class CheckClientConfig(Command, code=46, permission="read", resources="body"):
@@ -34,7 +35,7 @@ class CheckClientConfig(Command, code=46, permission="read", resources="body"):
 class GetConsumerListByGroup(Command, code=38, permission="read", resources={"consumer_group": "group"}):
     """Body of the answer: ConsumerList."""
 
-    consumer_group: str
+    consumer_group: Name
 
 
 class LockBatchQueues(Command, code=41, permission="read", resources="body"):
@@ -50,13 +51,13 @@ class GetConsumerConnectionList(
 ):
     """Body of the answer: ConsumerConnection; code 206 if none is online."""
 
-    consumer_group: str
+    consumer_group: Name
 
 
 class GetProducerConnectionList(Command, code=204, permission="describe", resources={}):
     """Body of the answer: ProducerConnection."""
 
-    producer_group: str
+    producer_group: Name
 
 
 class GetAllProducerInfo(Command, code=328, permission="describe", resources={}):
@@ -66,7 +67,7 @@ class GetAllProducerInfo(Command, code=328, permission="describe", resources={})
 class NotifyConsumerIdsChanged(Command, code=40, permission="none", resources={}, to="client"):
     """Oneway: rebalance now."""
 
-    consumer_group: str
+    consumer_group: Name
 
 
 class CheckTransactionState(Command, code=39, permission="none", resources={}, to="client"):
@@ -74,18 +75,18 @@ class CheckTransactionState(Command, code=39, permission="none", resources={}, t
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
-    msg_id: str | None = None
-    transaction_id: str | None = None
-    offset_msg_id: str | None = None
-    topic: str | None = None
-    bname: str | None = None
+    msg_id: LongText | None = None
+    transaction_id: LongText | None = None
+    offset_msg_id: ShortText | None = None
+    topic: Name | None = None
+    bname: Name | None = None
 
 
 class ResetConsumerClientOffset(Command, code=220, permission="none", resources={}, to="client"):
     """Oneway; body: ResetOffsetBody, or ResetOffsetList for clients in C++."""
 
-    topic: str
-    group: str
+    topic: Name
+    group: Name
     timestamp: Int64
     is_force: bool = False
 
@@ -93,18 +94,18 @@ class ResetConsumerClientOffset(Command, code=220, permission="none", resources=
 class PushReplyMessageToClient(Command, code=326, permission="none", resources={}, to="client"):
     """Body: the body of the reply. The client answers once its requester has it."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
+    producer_group: Name
+    topic: Name
+    default_topic: Name
     default_topic_queue_nums: Int32
     queue_id: Int32
     sys_flag: Int32
     born_timestamp: Int64
     flag: Int32
-    born_host: str
-    store_host: str
+    born_host: ShortText
+    store_host: ShortText
     store_timestamp: Int64
-    properties: str | None = None
+    properties: LongText | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
 
@@ -112,8 +113,8 @@ class PushReplyMessageToClient(Command, code=326, permission="none", resources={
 class GetConsumerStatusFromClient(Command, code=221, permission="none", resources={}, to="client"):
     """Body of the answer: GetConsumerStatusBody."""
 
-    topic: str
-    group: str
+    topic: Name
+    group: Name
 
 
 class GetConsumerStatus(
@@ -121,16 +122,16 @@ class GetConsumerStatus(
 ):
     """Relayed to the group's clients as 221; body of the answer: GetConsumerStatusBody."""
 
-    topic: str
-    group: str
-    client_addr: str | None = None
+    topic: Name
+    group: Name
+    client_addr: ShortText | None = None
 
 
 class GetConsumerRunningInfo(Command, code=307, permission="describe", resources={"consumer_group": "group"}):
     """Relayed to the client as it is; body of the answer: ConsumerRunningInfo."""
 
-    consumer_group: str
-    client_id: str
+    consumer_group: Name
+    client_id: ShortText
     jstack_enable: bool = False
 
 
@@ -139,10 +140,10 @@ class ConsumeMessageDirectly(
 ):
     """Relayed to the client with the record as its body; body of the answer: ConsumeMessageDirectlyResult."""
 
-    consumer_group: str
-    client_id: str | None = None
-    msg_id: str | None = None
-    broker_name: str | None = None
-    topic: str | None = None
+    consumer_group: Name
+    client_id: ShortText | None = None
+    msg_id: LongText | None = None
+    broker_name: Name | None = None
+    topic: Name | None = None
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None
