@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import typing
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from metaq.broker.state.policy import checked
+from metaq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from metaq.protocol.command import Command
 from metaq.protocol.commands.clients import HeartBeat
 from metaq.protocol.commands.cluster import RegisterBroker
@@ -16,6 +20,8 @@ from metaq.protocol.commands.groups import (
     UpdateAndCreateSubscriptionGroupList,
 )
 from metaq.protocol.commands.topics import UpdateAndCreateTopicList
+from metaq.protocol.errors import Refused
+from metaq.settings import GroupPolicy, TopicPolicy
 from tests.support.broker_cluster import broker_options, connected, started_broker, started_nameserver
 from tests.support.patient import Connection
 from tests.support.waiting import run
@@ -104,5 +110,50 @@ def test_a_registration_past_the_range_changes_no_route() -> None:
                     assert (nameserver.routes.route("orders") is None) == (code != 0)
             finally:
                 await connection.close()
+
+    run(scenario)
+
+
+def test_the_ranges_of_the_policy_are_those_of_the_data_plane(tmp_path: Path) -> None:
+    """Every number of a policy fits at both ends of its range, and is refused beyond them before it is
+    kept."""
+
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker:
+            plane = broker.master.plane
+            seen = 0
+            for policy in (TopicPolicy("t", 1, 1, 6), GroupPolicy("g")):
+                for name, hint in typing.get_type_hints(type(policy), include_extras=True).items():
+                    if typing.get_origin(hint) is not typing.Annotated:
+                        assert hint is not int, f"{name} has no range"
+                        continue
+                    meta = hint.__metadata__[0]
+                    for value in (meta.ge, meta.le):
+                        whole = checked(replace(policy, **{name: value}))
+                        if isinstance(whole, TopicPolicy):
+                            plane.put_topics([whole])
+                        else:
+                            plane.put_groups([whole])
+                    for value in (meta.ge - 1, meta.le + 1):
+                        with pytest.raises(Refused, match=name):
+                            checked(replace(policy, **{name: value}))
+                    seen += 1
+            assert seen == 10
+
+    run(scenario)
+
+
+def test_a_topic_or_group_that_the_data_plane_cannot_hold_is_never_put(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker:
+            state = broker.master.state
+            with pytest.raises(Refused, match="permission"):
+                state.topics.put(TopicConfig(topic_name="t", perm=256))
+            with pytest.raises(Refused, match="retry_times_max"):
+                state.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=2**31))
+            await state.topics.publish(["t"])
+            await state.groups.publish(["g"])
+            assert broker.node.journal.get("topics", "t") is None
+            assert broker.node.journal.get("groups", "g") is None
 
     run(scenario)

@@ -61,7 +61,10 @@ class Groups:
         clock: Clock,
         journal: Journal,
         changed: Callable[[Collection[str]], None],
+        convert: Callable[[SubscriptionGroupConfig], object] = lambda config: None,
     ) -> None:
+        """`convert` makes what the data plane gets of a group. It raises Refused before anything is kept."""
+        self._convert = convert
         self._clock = clock
         self._changed = changed
         self._table: dict[str, SubscriptionGroupConfig] = {}
@@ -76,7 +79,7 @@ class Groups:
         """Reads the journal and adds missing system groups. Raises MetadataDamaged."""
         self._data_version = stored_version(self._journal, TABLE) or self._data_version
         self._forbidden = self._journal.decoded(FORBIDDEN, decode_forbidden)
-        self._table = self._journal.decoded(TABLE, SubscriptionGroupConfig.decode)
+        self._table = self._journal.decoded(TABLE, self._decode)
         for name in SYSTEM_GROUPS:
             if name not in self._table:
                 self._table[name] = SubscriptionGroupConfig(group_name=name)
@@ -93,7 +96,12 @@ class Groups:
         elif value is None:
             self._table.pop(name, None)
         else:
-            self._table[name] = SubscriptionGroupConfig.decode(value)
+            self._table[name] = self._decode(value)
+
+    def _decode(self, value: bytes) -> SubscriptionGroupConfig:
+        config = SubscriptionGroupConfig.decode(value)
+        self._convert(config)
+        return config
 
     def _value_of(self, table: str, key: str) -> bytes | None:
         if table == VERSIONS:
@@ -145,6 +153,8 @@ class Groups:
             )
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Adds or replaces a group. Raises Refused if the data plane cannot hold it."""
+        self._convert(config)
         self._table[config.group_name] = config
         self._advance(config.group_name)
         return config
@@ -246,7 +256,7 @@ class Groups:
             fault = names.group_fault(config.group_name) or _fault(config)
             if fault is not None:
                 raise Refused(ResponseCode.INVALID_PARAMETER, fault)
-            self._with_attributes(config)
+            self._convert(self._with_attributes(config))
         for config in wanted:
             self._check_room(config.group_name)
             self.put(self._with_attributes(config))

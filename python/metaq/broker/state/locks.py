@@ -69,7 +69,7 @@ class QueueLocks:
     def load(self) -> None:
         """Gives every owner a whole lease from now on. Nobody could renew while there was no master, and a
         queue whose lease ran out meanwhile may still have its reader. Raises MetadataDamaged."""
-        for key, client_id in self._journal.decoded(TABLE, bytes.decode).items():
+        for key, client_id in self._journal.decoded(TABLE, bytes.decode, _read_key).items():
             group, queue_key = _read_key(key)
             self._leases.setdefault(group, {})[queue_key] = Lease(client_id, 0)
         ends_ms = self._clock.now_ms() + self._lease_ms

@@ -72,6 +72,8 @@ class BrokerReport(msgspec.Struct, frozen=True):
     permission: Count | None = None
     """The sum of the permissions to read (4) and to write (2)."""
     damaged_records: Count = 0
+    set_aside: Count = 0
+    """Entries of the journal that could not be applied."""
     sends_over_limit: Count = 0
     limits_waiting: Count = 0
     """Sends and pulls that wait for a limit now."""
