@@ -7,13 +7,14 @@ every field that has a value.
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
 from metaq.protocol import java_json
 from metaq.protocol.java_json import MessageQueue as MessageQueue  # bodies are full of them
 from metaq.protocol.ranges import (
+    FRAME_CHARACTERS_MAX,
     Bits,
     Entries,
     FewEntries,
@@ -63,13 +64,22 @@ def _sequence() -> list[Any]:
 class Body(msgspec.Struct, rename="camel", omit_defaults=True):
     """A body of a request or of an answer."""
 
+    tolerant_bytes_max: ClassVar[int] = java_json.TOLERANT_BYTES_MAX
+    """The longest one that is read in Java's way: with nulls, and with keys that are not text."""
+
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Raises ProtocolError if the body cannot be read."""
-        return java_json.decode(data, cls)
+        return java_json.decode(data, cls, tolerant_bytes_max=cls.tolerant_bytes_max)
 
     def encode(self, *, bare_integer_keys: bool = False) -> bytes:
         return java_json.encode(self, bare_integer_keys=bare_integer_keys)
+
+
+class AnswerBody(Body):
+    """A body that only answers have. Tables by queue, and Apache's files, are as long as a frame."""
+
+    tolerant_bytes_max: ClassVar[int] = FRAME_CHARACTERS_MAX
 
 
 # Routes
@@ -95,7 +105,7 @@ class QueueData(Body):
     write_queue_nums: Int32 = always(0)
 
 
-class TopicRouteData(Body):
+class TopicRouteData(AnswerBody):
     """The route of a topic: its brokers and queues."""
 
     broker_datas: Rows[BrokerData] = always(factory=_sequence)
@@ -104,7 +114,7 @@ class TopicRouteData(Body):
     queue_datas: Rows[QueueData] = always(factory=_sequence)
 
 
-class ClusterInfo(Body):
+class ClusterInfo(AnswerBody):
     broker_addr_table: Entries[ShortText, BrokerData] = always(factory=_mapping)
     cluster_addr_table: Entries[ShortText, Rows[ShortText]] = always(factory=_mapping)
 
@@ -114,7 +124,7 @@ class TopicList(Body):
     topic_list: Rows[ShortText] = always(factory=_sequence)
 
 
-class KVTable(Body):
+class KVTable(AnswerBody):
     table: Entries[ShortText, LongText] = always(factory=_mapping)
 
 
@@ -158,7 +168,7 @@ class TopicConfigList(Body):
     topic_config_list: FewRows[TopicConfig] = always(factory=_sequence)
 
 
-class TopicConfigTable(Body):
+class TopicConfigTable(AnswerBody):
     """Apache's TopicConfigSerializeWrapper; topics.json has the same form."""
 
     data_version: DataVersion = always(factory=DataVersion)
@@ -195,7 +205,7 @@ class SubscriptionGroupList(Body):
     group_config_list: FewRows[SubscriptionGroupConfig] = always(factory=_sequence)
 
 
-class SubscriptionGroupTable(Body):
+class SubscriptionGroupTable(AnswerBody):
     """Apache's SubscriptionGroupWrapper; subscriptionGroup.json has the same form."""
 
     data_version: DataVersion = always(factory=DataVersion)
@@ -270,7 +280,7 @@ class Connection(Body):
     version: Int32 = always(0)
 
 
-class ConsumerConnection(Body):
+class ConsumerConnection(AnswerBody):
     connection_set: Rows[Connection] = always(factory=_sequence)
     consume_from_where: ShortText = always(CONSUME_FROM_LAST_OFFSET)
     consume_type: ShortText = always(CONSUME_PASSIVELY)
@@ -282,7 +292,7 @@ class QueueProgress(Body):
     """The state of one queue in the report of a consumer. Nobody reads it here."""
 
 
-class ConsumerRunningInfo(Body):
+class ConsumerRunningInfo(AnswerBody):
     """The part of a consumer's own report that tools show."""
 
     jstack: LongText | None = None
@@ -307,7 +317,7 @@ class SubscriptionAnswer(Body):
 # Offsets and figures
 
 
-class ConsumerOffsets(Body):
+class ConsumerOffsets(AnswerBody):
     """`topic@group` → queue → committed offset; consumerOffset.json has the same form."""
 
     data_version: DataVersion | None = None
@@ -316,7 +326,7 @@ class ConsumerOffsets(Body):
     """Resets that consumers have not followed yet. Only our file has it; Apache ignores it."""
 
 
-class DelayOffsets(Body):
+class DelayOffsets(AnswerBody):
     """Delay level → the offset at which its delivery goes on; delayOffset.json has the same form."""
 
     data_version: DataVersion | None = None
@@ -339,12 +349,12 @@ class OffsetWrapper(Body):
     pull_offset: Int64 = always(0)
 
 
-class ConsumeStats(Body):
+class ConsumeStats(AnswerBody):
     consume_tps: float = always(0.0)
     offset_table: Entries[MessageQueue, OffsetWrapper] = always(factory=_mapping)
 
 
-class ConsumeStatsList(Body):
+class ConsumeStatsList(AnswerBody):
     broker_addr: ShortText = always("")
     consume_stats_list: Rows[Entries[ShortText, Rows[ConsumeStats]]] = always(factory=_sequence)
     total_diff: Int64 = always(0)
@@ -357,16 +367,16 @@ class TopicOffset(Body):
     min_offset: Int64 = always(0)
 
 
-class TopicStatsTable(Body):
+class TopicStatsTable(AnswerBody):
     offset_table: Entries[MessageQueue, TopicOffset] = always(factory=_mapping)
     topic_put_tps: float = always(0.0)
 
 
-class ResetOffsetBody(Body):
+class ResetOffsetBody(AnswerBody):
     offset_table: Entries[MessageQueue, Int64] = always(factory=_mapping)
 
 
-class GetConsumerStatusBody(Body):
+class GetConsumerStatusBody(AnswerBody):
     """The offsets of one client, or (relayed) of every client of a group, by client id."""
 
     consumer_table: Entries[ShortText, Entries[MessageQueue, Int64]] = always(factory=_mapping)
@@ -430,13 +440,13 @@ class QueueTimeSpan(Body):
     min_time_stamp: Int64 = always(0)
 
 
-class ConsumeTimeSpans(Body):
+class ConsumeTimeSpans(AnswerBody):
     """Apache's QueryConsumeTimeSpanBody."""
 
     consume_time_span_set: Rows[QueueTimeSpan] = always(factory=_sequence)
 
 
-class CorrectionOffsets(Body):
+class CorrectionOffsets(AnswerBody):
     correction_offsets: Entries[Int32, Int64] = always(factory=_mapping)
 
 
@@ -448,7 +458,7 @@ class ConsumeQueueLine(Body):
     tags_code: Int64 = always(0)
 
 
-class ConsumeQueueLines(Body):
+class ConsumeQueueLines(AnswerBody):
     """Apache's QueryConsumeQueueResponseBody."""
 
     filter_data: LongText | None = None
@@ -473,7 +483,7 @@ class MessageRequestMode(Body):
     topic: Name = always("")
 
 
-class MessageRequestModes(Body):
+class MessageRequestModes(AnswerBody):
     """Topic → group → mode, for those that do not pull."""
 
     message_request_mode_map: Entries[ShortText, Entries[ShortText, MessageRequestMode]] = always(

@@ -7,7 +7,7 @@ unless `msgspec.field(name=…)` says otherwise. Unknown fields are ignored, bec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args, get_origin
 
 import msgspec
 
@@ -33,6 +33,9 @@ for resources that only the body names.
 
 Peer = Literal["nameserver", "broker", "client"]
 
+LOOP_BYTES_MAX: Final = 32 * KIB
+"""No body longer than this is read on the event loop."""
+
 
 class FieldsMeta(msgspec.StructMeta):
     """Takes a command's own keywords out of the class statement, because msgspec would not accept them."""
@@ -50,6 +53,7 @@ class FieldsMeta(msgspec.StructMeta):
         hot: bool | None = None,
         reply: type[Fields] | None = None,
         body_bytes_max: int | None = None,
+        answer_bytes_max: int | None = None,
         **options: Any,
     ) -> FieldsMeta:
         cls = super().__new__(mcls, name, bases, namespace, **options)
@@ -61,6 +65,7 @@ class FieldsMeta(msgspec.StructMeta):
             "hot": hot,
             "reply": reply,
             "body_bytes_max": body_bytes_max,
+            "answer_bytes_max": answer_bytes_max,
         }
         for attribute, value in own.items():
             if value is not None:
@@ -112,9 +117,11 @@ class Command(Fields):
     """Whether the data plane answers it. Python then sees only requests that the policy does not cover."""
     reply: ClassVar[type[Fields] | None] = None
     """The header of its answer, if it has one."""
-    body_bytes_max: ClassVar[int] = 512 * KIB
-    """A longer body is refused unread. Its handler reads it on the event loop, in a few milliseconds at most;
-    commands whose bodies may be longer are read elsewhere, or not at all."""
+    body_bytes_max: ClassVar[int] = LOOP_BYTES_MAX
+    """A longer body is refused unread. Handlers of commands with a higher limit read long bodies on a thread
+    (`handling/body_reading.py`)."""
+    answer_bytes_max: ClassVar[int] = LOOP_BYTES_MAX
+    """The longest body of a client's answer, if a broker asks. A longer one is refused unread."""
 
 
 def commands(base: type[Command] = Command) -> Iterator[type[Command]]:

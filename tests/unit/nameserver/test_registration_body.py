@@ -153,7 +153,7 @@ def test_a_large_body_is_read_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -
     expected = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
     pieces: list[int] = []
 
-    def decode(data: bytes, kind: Any) -> Any:
+    def decode(data: bytes, kind: Any, **limits: int) -> Any:
         pieces.append(len(data))
         return msgspec.json.decode(data, type=kind)
 

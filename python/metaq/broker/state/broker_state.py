@@ -38,7 +38,7 @@ class BrokerState:
         self.topics = Topics(
             options, clock, journal, self._topics_changed, lambda config: checked(compile_topic(config))
         )
-        self.groups = Groups(options, clock, journal, self._groups_changed, self._convert_group)
+        self.groups = Groups(options, clock, journal, self._groups_changed, self._convert_group, node.pools)
         self.locks = QueueLocks(
             clock,
             self.topics,
@@ -46,6 +46,7 @@ class BrokerState:
             node.leases,
             int(options.queue_lease_s * 1000),
             node.wait_replicated,
+            node.pools,
         )
         self.filters = Filters(
             options.enable_property_filter,

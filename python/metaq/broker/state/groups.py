@@ -34,9 +34,11 @@ from metaq.protocol.commands.groups import (
 )
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.body_reading import read_body
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.names import SYSTEM_GROUPS as SYSTEM_GROUPS
 from metaq.protocol.ranges import FewEntries, Int32
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +64,11 @@ class Groups:
         journal: Journal,
         changed: Callable[[Collection[str]], None],
         convert: Callable[[SubscriptionGroupConfig], object] = lambda config: None,
+        pools: WorkPools | None = None,
     ) -> None:
         """`convert` makes what the data plane gets of a group. It raises Refused before anything is kept."""
         self._convert = convert
+        self._pools = pools or WorkPools()
         self._clock = clock
         self._changed = changed
         self._table: dict[str, SubscriptionGroupConfig] = {}
@@ -174,7 +178,8 @@ class Groups:
     async def update_and_create_group_list(
         self, command: UpdateAndCreateSubscriptionGroupList, request: Request
     ) -> None:
-        wanted = SubscriptionGroupList.decode(request.body).group_config_list
+        body = await read_body(self._pools.reading, request.connection, request.body, SubscriptionGroupList)
+        wanted = body.group_config_list
         if len(wanted) > LIST_MAX:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"{len(wanted)} groups in one list, the limit is {LIST_MAX}"

@@ -17,7 +17,9 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.body_reading import is_short, read_body
 from metaq.protocol.java_json import MessageQueue
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class QueueLocks:
         leases: Leases | None = None,
         lease_ms: int = LEASE_MS,
         replicated: Callable[[], Awaitable[None]] | None = None,
+        pools: WorkPools | None = None,
     ) -> None:
         """`replicated` returns when the replicas that may become master have the journal."""
         self._clock = clock
@@ -64,6 +67,7 @@ class QueueLocks:
         self._leases: Leases = {} if leases is None else leases
         self._lease_ms = lease_ms
         self._replicated = replicated
+        self._pools = pools or WorkPools()
         self._unwritten = Unwritten(journal, self._value_of)
 
     def load(self) -> None:
@@ -166,7 +170,7 @@ class QueueLocks:
 
     @handles(LockBatchQueues)
     async def lock_batch_queues(self, command: LockBatchQueues, request: Request) -> Response:
-        asked = self._read(request)
+        asked = await self._read(request)
         granted = self.lock(asked.consumer_group, asked.client_id, asked.mq_set)
         is_new = self._unwritten.is_behind
         try:
@@ -180,19 +184,20 @@ class QueueLocks:
         return Response(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
 
     @handles(UnlockBatchQueues)
-    def unlock_batch_queues(self, command: UnlockBatchQueues, request: Request) -> None:
-        asked = self._read(request)
+    def unlock_batch_queues(self, command: UnlockBatchQueues, request: Request) -> Awaitable[None] | None:
+        if not is_short(request.body):
+            return self._unlock_later(request)
+        asked = _checked(LockBatchRequestBody.decode(request.body))
+        self.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+        return None
+
+    async def _unlock_later(self, request: Request) -> None:
+        asked = await self._read(request)
         self.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
 
-    def _read(self, request: Request) -> LockBatchRequestBody:
-        asked = LockBatchRequestBody.decode(request.body)
-        check_group(asked.consumer_group)
-        fault = names.group_fault(asked.consumer_group) or names.client_id_fault(asked.client_id)
-        if len(asked.mq_set) > QUEUES_PER_REQUEST_MAX:
-            fault = f"{len(asked.mq_set)} queues in one request, the limit is {QUEUES_PER_REQUEST_MAX}"
-        if fault is not None:
-            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
-        return asked
+    async def _read(self, request: Request) -> LockBatchRequestBody:
+        body = request.body
+        return _checked(await read_body(self._pools.reading, request.connection, body, LockBatchRequestBody))
 
     def _touch(self, group: str, queue_key: QueueKey) -> None:
         self._unwritten.touch(TABLE, f"{group}@{queue_key[0]}@{queue_key[1]}")
@@ -205,6 +210,17 @@ class QueueLocks:
     def _exists(self, queue_key: QueueKey) -> bool:
         topic = self._topics.get(queue_key[0])
         return topic is not None and 0 <= queue_key[1] < max(topic.read_queue_nums, topic.write_queue_nums)
+
+
+def _checked(asked: LockBatchRequestBody) -> LockBatchRequestBody:
+    """Raises Refused."""
+    check_group(asked.consumer_group)
+    fault = names.group_fault(asked.consumer_group) or names.client_id_fault(asked.client_id)
+    if len(asked.mq_set) > QUEUES_PER_REQUEST_MAX:
+        fault = f"{len(asked.mq_set)} queues in one request, the limit is {QUEUES_PER_REQUEST_MAX}"
+    if fault is not None:
+        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+    return asked
 
 
 def _read_key(key: str) -> tuple[str, QueueKey]:

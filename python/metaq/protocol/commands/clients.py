@@ -6,7 +6,7 @@ import msgspec
 
 from metaq.protocol.command import Command, Fields
 from metaq.protocol.ranges import Int32, Int64, LongText, Name, ShortText
-from metaq.settings import MIB
+from metaq.settings import KIB, MIB
 
 
 class HeartbeatTaken(Fields):
@@ -28,7 +28,7 @@ class UnregisterClient(Command, code=35, permission="read", resources={"consumer
     consumer_group: Name | None = None
 
 
-class CheckClientConfig(Command, code=46, permission="read", resources="body"):
+class CheckClientConfig(Command, code=46, permission="read", resources="body", body_bytes_max=256 * KIB):
     """Body: CheckClientRequestBody. Asks whether the broker understands a filter."""
 
 
@@ -38,11 +38,11 @@ class GetConsumerListByGroup(Command, code=38, permission="read", resources={"co
     consumer_group: Name
 
 
-class LockBatchQueues(Command, code=41, permission="read", resources="body"):
+class LockBatchQueues(Command, code=41, permission="read", resources="body", body_bytes_max=MIB):
     """Body: LockBatchRequestBody; body of the answer: LockBatchResponseBody."""
 
 
-class UnlockBatchQueues(Command, code=42, permission="read", resources="body"):
+class UnlockBatchQueues(Command, code=42, permission="read", resources="body", body_bytes_max=MIB):
     """Body: LockBatchRequestBody."""
 
 
@@ -110,7 +110,9 @@ class PushReplyMessageToClient(Command, code=326, permission="none", resources={
     unit_mode: bool = False
 
 
-class GetConsumerStatusFromClient(Command, code=221, permission="none", resources={}, to="client"):
+class GetConsumerStatusFromClient(
+    Command, code=221, permission="none", resources={}, to="client", answer_bytes_max=MIB
+):
     """Body of the answer: GetConsumerStatusBody."""
 
     topic: Name
@@ -127,7 +129,9 @@ class GetConsumerStatus(
     client_addr: ShortText | None = None
 
 
-class GetConsumerRunningInfo(Command, code=307, permission="describe", resources={"consumer_group": "group"}):
+class GetConsumerRunningInfo(
+    Command, code=307, permission="describe", resources={"consumer_group": "group"}, answer_bytes_max=4 * MIB
+):
     """Relayed to the client as it is; body of the answer: ConsumerRunningInfo."""
 
     consumer_group: Name
@@ -136,7 +140,11 @@ class GetConsumerRunningInfo(Command, code=307, permission="describe", resources
 
 
 class ConsumeMessageDirectly(
-    Command, code=309, permission="admin", resources={"topic": "topic", "consumer_group": "group"}
+    Command,
+    code=309,
+    permission="admin",
+    resources={"topic": "topic", "consumer_group": "group"},
+    answer_bytes_max=256 * KIB,
 ):
     """Relayed to the client with the record as its body; body of the answer: ConsumeMessageDirectlyResult."""
 
