@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from metaq.protocol.ranges import Bits, Count, Int32, Int64
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
@@ -293,17 +295,17 @@ class TopicPolicy:
     """The rules for one topic."""
 
     name: str
-    read_queues: int
-    write_queues: int
-    permission: int
+    read_queues: Int32
+    write_queues: Int32
+    permission: Bits
     """Bits: 4 read, 2 write, 1 inherit."""
     client_writable: bool = True
     """False for system topics to which no client may send."""
     client_readable: bool = True
     """False for topics that only the broker itself reads, such as that of half messages."""
     is_system: bool = False
-    send_messages_per_second: int = 0
-    send_bytes_per_second: int = 0
+    send_messages_per_second: Count = 0
+    send_bytes_per_second: Count = 0
     """0 means no limit."""
 
 
@@ -318,9 +320,9 @@ class SubscriptionPolicy:
     """A group's standing subscription to one topic, from its heartbeats."""
 
     topic: str
-    version: int
+    version: Int64
     expression_type: str = "TAG"
-    tag_codes: tuple[int, ...] = ()
+    tag_codes: tuple[Int64, ...] = ()
     """Hash codes of the wanted tags; empty means every message."""
     program: Program | None = None
     """The filter of a SQL92 subscription, which replaces the tags."""
@@ -342,15 +344,15 @@ class GroupPolicy:
     broadcast_enabled: bool = True
     broadcasting: bool = False
     """True while the group's live consumers are in broadcast mode."""
-    broker_id: int = 0
+    broker_id: Int64 = 0
     """The broker that consumers should read from; 0 is the master."""
-    slow_broker_id: int = 1
+    slow_broker_id: Int64 = 1
     """The same for consumers that are far behind."""
-    retry_times_max: int = 16
+    retry_times_max: Int32 = 16
     """After this many tries, a message that is sent to the group's retry topic goes to its dead letters."""
     forbidden_topics: tuple[str, ...] = ()
     """The topics that the group may not read for now."""
     subscriptions: tuple[SubscriptionPolicy, ...] = ()
-    consume_messages_per_second: int = 0
-    consume_bytes_per_second: int = 0
+    consume_messages_per_second: Count = 0
+    consume_bytes_per_second: Count = 0
     """0 means no limit."""

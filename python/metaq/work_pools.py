@@ -26,6 +26,8 @@ WAITING_MAX = 1_024
 """Pieces of work of one connection that may wait for a thread. A Java client with several groups gives
 hundreds of messages back at the same time."""
 COMPILATIONS_WAITING_MAX = 64
+READS_WAITING_MAX = 16
+"""Long bodies of one connection. A client sends one now and then, such as a heartbeat with many filters."""
 NICENESS = 5
 """Added to the priority number of threads that compute for a client. A third of the time of other threads is
 left to them: a thread that holds Python's lock must not wait for long."""
@@ -124,5 +126,7 @@ class WorkPools:
     """Filters. They are compiled in Python, so a second thread would only take time from the event loop."""
     administration: WorkPool = field(default_factory=lambda: WorkPool("administration", 1))
     """Rare and long work: deletions, resets, tables of the whole broker."""
+    reading: WorkPool = field(default_factory=lambda: WorkPool("reading", 1, READS_WAITING_MAX))
+    """Long bodies of requests, and of the answers of clients. JSON is decoded under Python's lock."""
     storing: WorkPool = field(default_factory=lambda: WorkPool("storing", 8, niceness=0))
     """Copies of messages; each waits until the store confirms it."""

@@ -41,7 +41,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
+
 from metaq.journal.files import START, Entry, JournalDamaged, JournalFiles, NotWritten, Point
+from metaq.journal.set_aside import SetAside
 from metaq.metadata import MetadataDamaged
 from metaq.protocol.errors import ProtocolError
 
@@ -69,6 +72,9 @@ Change = tuple[str, str, bytes | None]
 Observer = Callable[[Sequence[Entry]], None]
 T = TypeVar("T")
 
+UNREADABLE: Final = (ValueError, TypeError, OverflowError, ProtocolError, msgspec.MsgspecError)
+"""The errors of an entry that cannot be applied."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -82,9 +88,17 @@ class Journal:
     """The journal in one directory. All methods belong to the event loop, except `open`."""
 
     def __init__(
-        self, files: JournalFiles, epoch: int, *, history_bytes_max: int = HISTORY_BYTES_MAX
+        self,
+        files: JournalFiles,
+        epoch: int,
+        *,
+        history_bytes_max: int = HISTORY_BYTES_MAX,
+        set_aside: SetAside | None = None,
     ) -> None:
+        """Entries that cannot be read go to `set_aside`. Without it they are an error."""
         self._files = files
+        self.set_aside = set_aside
+        self._left_out: list[Entry] = []
         # No other work may keep the state from the disk. One thread appends, one writes a snapshot.
         self._threads = ThreadPoolExecutor(2, "metaq-journal")
         self._epoch = epoch
@@ -108,14 +122,21 @@ class Journal:
         """Written since it was opened, snapshots not counted."""
 
     @classmethod
-    def open(cls, directory: Path, epoch: int = 1, *, history_bytes_max: int = HISTORY_BYTES_MAX) -> Journal:
+    def open(
+        cls,
+        directory: Path,
+        epoch: int = 1,
+        *,
+        history_bytes_max: int = HISTORY_BYTES_MAX,
+        set_aside: SetAside | None = None,
+    ) -> Journal:
         """Reads the files. Raises JournalDamaged or OSError.
 
         If the journal already holds entries of a higher epoch, it goes on with that one.
         """
         files = JournalFiles(directory)
         loaded = files.load()
-        journal = cls(files, epoch, history_bytes_max=history_bytes_max)
+        journal = cls(files, epoch, history_bytes_max=history_bytes_max, set_aside=set_aside)
         journal._restart_from(Snapshot(loaded.point, loaded.live))
         journal._take(loaded.entries)
         journal._log_bytes = loaded.log_bytes
@@ -159,19 +180,38 @@ class Journal:
         entry = self._tables.get(table, {}).get(key)
         return None if entry is None else entry.value
 
-    def decoded(self, table: str, decode: Callable[[bytes], T]) -> dict[str, T]:
-        """One table. Raises MetadataDamaged, which names the key whose value cannot be read."""
+    def decoded(
+        self, table: str, decode: Callable[[bytes], T], check_key: Callable[[str], object] = str
+    ) -> dict[str, T]:
+        """One table. Entries that cannot be read are set aside. Where there is no place for them, it raises
+        MetadataDamaged, which names the key."""
         values: dict[str, T] = {}
         for key, entry in self._tables.get(table, {}).items():
             try:
+                check_key(key)
                 values[key] = decode(entry.value or b"")
-            except (ValueError, ProtocolError) as error:
-                raise MetadataDamaged(
-                    f"the journal {self._files.directory} holds a value of {table} {key!a} that "
-                    f"cannot be read: {error}",
-                    hint="it was written by another version; start that one, or restore a backup",
-                ) from error
+            except UNREADABLE as error:
+                if self.set_aside is None:
+                    raise MetadataDamaged(
+                        f"the journal {self._files.directory} holds a value of {table} {key!a} that "
+                        f"cannot be read: {error}",
+                        hint="it was written by another version; start that one, or restore a backup",
+                    ) from error
+                self.leave_out(entry, error)
         return values
+
+    def leave_out(self, entry: Entry, error: Exception) -> None:
+        """Sets an entry aside that cannot be applied."""
+        if self.set_aside is not None and self.set_aside.put(entry, str(error)):
+            self._left_out.append(entry)
+
+    async def drop_left_out(self) -> None:
+        """Removes the entries that were set aside, unless they have a new value. A replica keeps them: its
+        journal is that of its master. Raises NotWritten."""
+        left_out, self._left_out = self._left_out, []
+        gone = [entry for entry in left_out if self._tables.get(entry.table, {}).get(entry.key) is entry]
+        if gone and not self.is_following:
+            await self.write([(entry.table, entry.key, None) for entry in gone])
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.point, [entry for table in self._tables.values() for entry in table.values()])

@@ -28,6 +28,7 @@ from metaq.protocol.commands.routes import (
 )
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused
+from metaq.protocol.ranges import Entries, ShortText, Text
 from metaq.settings import NameServerSettings
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
@@ -38,7 +39,7 @@ VALUE_CHARACTERS_MAX: Final = 64 * 1024
 class KeyValueFile(Body):
     """The content of kvConfig.json."""
 
-    config_table: dict[str, dict[str, str]] = always(factory=dict)
+    config_table: Entries[ShortText, Entries[ShortText, Text]] = always(factory=dict)
 
 
 class KeyValues:

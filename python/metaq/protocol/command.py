@@ -7,7 +7,7 @@ unless `msgspec.field(name=…)` says otherwise. Unknown fields are ignored, bec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args, get_origin
 
 import msgspec
 
@@ -33,8 +33,8 @@ for resources that only the body names.
 
 Peer = Literal["nameserver", "broker", "client"]
 
-Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+LOOP_BYTES_MAX: Final = 32 * KIB
+"""No body longer than this is read on the event loop."""
 
 
 class FieldsMeta(msgspec.StructMeta):
@@ -53,6 +53,7 @@ class FieldsMeta(msgspec.StructMeta):
         hot: bool | None = None,
         reply: type[Fields] | None = None,
         body_bytes_max: int | None = None,
+        answer_bytes_max: int | None = None,
         **options: Any,
     ) -> FieldsMeta:
         cls = super().__new__(mcls, name, bases, namespace, **options)
@@ -64,6 +65,7 @@ class FieldsMeta(msgspec.StructMeta):
             "hot": hot,
             "reply": reply,
             "body_bytes_max": body_bytes_max,
+            "answer_bytes_max": answer_bytes_max,
         }
         for attribute, value in own.items():
             if value is not None:
@@ -115,9 +117,11 @@ class Command(Fields):
     """Whether the data plane answers it. Python then sees only requests that the policy does not cover."""
     reply: ClassVar[type[Fields] | None] = None
     """The header of its answer, if it has one."""
-    body_bytes_max: ClassVar[int] = 512 * KIB
-    """A longer body is refused unread. Its handler reads it on the event loop, in a few milliseconds at most;
-    commands whose bodies may be longer are read elsewhere, or not at all."""
+    body_bytes_max: ClassVar[int] = LOOP_BYTES_MAX
+    """A longer body is refused unread. Handlers of commands with a higher limit read long bodies on a thread
+    (`handling/body_reading.py`)."""
+    answer_bytes_max: ClassVar[int] = LOOP_BYTES_MAX
+    """The longest body of a client's answer, if a broker asks. A longer one is refused unread."""
 
 
 def commands(base: type[Command] = Command) -> Iterator[type[Command]]:
@@ -130,8 +134,12 @@ def commands(base: type[Command] = Command) -> Iterator[type[Command]]:
 
 def _without_empty(cls: type[Fields], fields: Mapping[str, str]) -> dict[str, str]:
     """The binary encoding cannot tell an empty value from none, so only text may be empty."""
-    texts = {field.encode_name for field in msgspec.structs.fields(cls) if field.type is str}
+    texts = {field.encode_name for field in msgspec.structs.fields(cls) if _is_text(field.type)}
     return {name: value for name, value in fields.items() if value != "" or name in texts}
+
+
+def _is_text(kind: object) -> bool:
+    return kind is str or (get_origin(kind) is Annotated and get_args(kind)[0] is str)
 
 
 def _explain(error: msgspec.ValidationError) -> str:

@@ -23,6 +23,7 @@ REPORT = BrokerReport(
     checks=(CheckReport("writable", "the disk is full."), CheckReport("registered", "no answer.")),
     permission=4,
     damaged_records=2,
+    set_aside=1,
     sends_over_limit=3,
     limits_waiting=4,
     connections_cut=5,

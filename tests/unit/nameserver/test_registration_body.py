@@ -98,6 +98,8 @@ def test_the_checksum_is_checked_when_there_is_one() -> None:
         (compress()[:-6], "cut short"),
         (compress(b"A 4"), "a topic that cannot be read"),
         (compress(b"A x 8 6 SINGLE_TAG"), "a topic that cannot be read"),
+        (compress(b"A 4 8 1%s SINGLE_TAG" % (b"0" * 30)), r"<= 255 - at `\$\.perm`"),
+        (compress(b"A 4 2147483648 6 SINGLE_TAG"), r"<= 2147483647 - at `\$\.writeQueueNums`"),
         (compress(b"\xff 4 8 6 SINGLE_TAG"), "a topic that cannot be read"),
         (compress(count=5, tail=b""), "ends in the middle"),
         (compress(count=-1), "more than 100000"),
@@ -151,7 +153,7 @@ def test_a_large_body_is_read_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -
     expected = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
     pieces: list[int] = []
 
-    def decode(data: bytes, kind: Any) -> Any:
+    def decode(data: bytes, kind: Any, **limits: int) -> Any:
         pieces.append(len(data))
         return msgspec.json.decode(data, type=kind)
 

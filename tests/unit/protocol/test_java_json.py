@@ -11,11 +11,27 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from metaq.protocol import java_json
 from metaq.protocol.bodies import Body, always
 from metaq.protocol.errors import ProtocolError
 from metaq.protocol.java_json import DEPTH_MAX, MessageQueue, decode, encode, standard
 
-HOSTILE = [b'"', b"\\", b'"\\', b'{"a":', b'{"', b"{{", b"{}", b'{{"a":1}:', b"a ", b" "]
+HOSTILE = [
+    b'"',
+    b"\\",
+    b'"\\',
+    b'{"a":',
+    b'{"',
+    b"{{",
+    b"{}",
+    b'{{"a":1}:',
+    b"a ",
+    b" ",
+    b'{"a":1',
+    b"{a ",
+    b"},",
+    b"{1:",
+]
 
 names = st.text(max_size=12)
 queues = st.builds(MessageQueue, names, st.integers(-1, 2**31 - 1), names)
@@ -100,10 +116,31 @@ def test_what_cannot_be_read_is_refused(body: bytes) -> None:
 
 
 def test_depth_is_bounded() -> None:
-    fine = b"{1:" + b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1) + b"}"
-    assert json.loads(standard(fine))
-    with pytest.raises(ProtocolError, match="nested more than"):
-        standard(b"{1:" + b"[" * DEPTH_MAX)
+    def nested(depth: int) -> bytes:
+        return b'{"items":null,"x":' + b"[" * depth + b"]" * depth + b"}"
+
+    assert decode(nested(DEPTH_MAX - 2), dict[str, Any])
+    for depth in (DEPTH_MAX, 10_000):
+        with pytest.raises(ProtocolError, match="nested"):
+            decode(b"{1:{}," + nested(depth)[1:], dict[str, list[Any]])
+
+
+def test_a_long_body_in_javas_dialect_is_refused_unread() -> None:
+    body = b'{"x":{' + b"1:1," * 70_000 + b"1:1}}"
+    with pytest.raises(ProtocolError, match=r"280\d\d\d bytes.*the limit for such a body is 262144"):
+        decode(body, Table)
+    assert decode(body, Table, tolerant_bytes_max=len(body)) == Table()
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"items":[1.5],"x":{1:1}}', b'{"items":["x"]}', b'{"items":[1]', b'{"items":[1]}]', b"[1:1]"]
+)
+def test_an_error_that_the_dialect_does_not_explain_is_final(
+    monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    monkeypatch.setattr(java_json, "standard", lambda data: pytest.fail("the tolerant reader was asked"))
+    with pytest.raises(ProtocolError):
+        decode(body, Table)
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
@@ -114,7 +151,7 @@ def test_hostile_text_takes_linear_time(unit: bytes) -> None:
         for _ in range(3):
             start = time.thread_time()
             with contextlib.suppress(ProtocolError):
-                decode(data, Table)
+                decode(data, Table, tolerant_bytes_max=len(data))
             spent.append(time.thread_time() - start)
         return min(spent)
 

@@ -302,6 +302,15 @@ def _of_counters(broker: BrokerState) -> Iterator[Finding]:
         command = "metaq cluster support-bundle"
         fields = {"broker": broker.label, "records": report.damaged_records}
         yield Finding("warning", "damaged-records", broker.name, text, command, since_ms, fields)
+    if report.set_aside:
+        text = (
+            f"{broker.label} has left out {report.set_aside:,} topics, groups or offsets that it could not "
+            "read; they are in the folder set-aside of its data directory."
+        )
+        fields = {"broker": broker.label, "entries": report.set_aside}
+        yield Finding(
+            "warning", "set-aside", broker.name, text, "metaq cluster support-bundle", fields=fields
+        )
     if report.sends_over_limit:
         text = (
             f"{broker.label} has refused {report.sends_over_limit:,} messages "

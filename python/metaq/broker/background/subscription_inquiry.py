@@ -22,8 +22,11 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.commands.clients import GetConsumerRunningInfo
 from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.handling.body_reading import read_body
 from metaq.protocol.handling.peer_log import peer_log
+from metaq.protocol.ranges import FewRows
 from metaq.protocol.reply import Reply
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ ANSWER_BYTES_MAX = 1024 * 1024
 class RunningSubscriptions(Body):
     """The part of ConsumerRunningInfo that matters here."""
 
-    subscription_set: list[SubscriptionData] = always(factory=list)
+    subscription_set: FewRows[SubscriptionData] = always(factory=list)
 
 
 class Inquiry:
@@ -49,7 +52,9 @@ class Inquiry:
         invoke: Callable[[int, Command], Awaitable[Reply]],
         filters: Filters,
         waiting_for_client: Callable[[], AbstractContextManager[None]] = nullcontext,
+        pools: WorkPools | None = None,
     ) -> None:
+        self._pools = pools or WorkPools()
         self._clients = clients
         self._filters = filters
         self._clock = clock
@@ -87,7 +92,7 @@ class Inquiry:
         question = GetConsumerRunningInfo(consumer_group=group_name, client_id=member.client_id)
         try:
             reply = (await self._invoke(connection, question)).check()
-            told = _subscriptions(reply.body)
+            told = await self._subscriptions(connection, reply.body)
             await self._filters.compile_all_apart(connection, told)
             self._take(connection, group_name, told)
         except (Refused, Unreachable) as error:
@@ -100,6 +105,18 @@ class Inquiry:
                 group_name,
                 error,
             )
+
+    async def _subscriptions(self, connection: int, body: bytes) -> list[SubscriptionData]:
+        """The subscriptions in an answer, which has the limits of a heartbeat. Raises Refused."""
+        fault: str | None = f"an answer of {len(body)} bytes, the limit is {ANSWER_BYTES_MAX}"
+        told: list[SubscriptionData] = []
+        if len(body) <= ANSWER_BYTES_MAX:
+            running = await read_body(self._pools.reading, connection, body, RunningSubscriptions)
+            told = running.subscription_set
+            fault = size_fault(told)
+        if fault is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        return told
 
     def _take(self, connection: int, group_name: str, told: list[SubscriptionData]) -> None:
         """Applies newer versions of known subscriptions only; heartbeats bring the rest. Raises Refused."""
@@ -121,15 +138,3 @@ class Inquiry:
         )
         check_subscriptions(data)
         self._clients.put_consumer(data, dataclasses.replace(member))
-
-
-def _subscriptions(body: bytes) -> list[SubscriptionData]:
-    """The subscriptions in an answer, which has the limits of a heartbeat. Raises Refused."""
-    fault: str | None = f"an answer of {len(body)} bytes, the limit is {ANSWER_BYTES_MAX}"
-    told: list[SubscriptionData] = []
-    if len(body) <= ANSWER_BYTES_MAX:
-        told = RunningSubscriptions.decode(body).subscription_set
-        fault = size_fault(told)
-    if fault is not None:
-        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
-    return told

@@ -56,8 +56,10 @@ def master_handlers(node: Node, plane: BrokerPlane, state: BrokerState, admin: A
 
 def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admin) -> tuple[object, ...]:
     topics, groups, store = state.topics, state.groups, node.store
-    inquiry = Inquiry(node.clients, node.clock, node.pump.invoke, state.filters, node.pump.waiting_for_client)
     budget = CopyBudget(node.options.send_back_bytes_per_second)
+    inquiry = Inquiry(
+        node.clients, node.clock, node.pump.invoke, state.filters, node.pump.waiting_for_client, node.pools
+    )
     return (
         Messages(topics, groups, store, plane, state.filters, inquiry, node.pools),
         Retries(topics, groups, store, plane, node.pools, budget),

@@ -94,6 +94,7 @@ class HealthRequests:
             retention_ms=int(node.options.store.file_reserved_hours) * _HOUR_MS,
             permission=self._parts.permission(),
             damaged_records=node.store.figures().damaged_records,
+            set_aside=0 if node.journal.set_aside is None else node.journal.set_aside.count(),
             sends_over_limit=traffic.sends_over_limit,
             limits_waiting=waiting.limits_waiting,
             connections_cut=traffic.connections_cut,

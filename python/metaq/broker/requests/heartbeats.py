@@ -39,12 +39,12 @@ from metaq.protocol.commands.clients import (
 )
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.body_reading import is_short, read_body
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_BYTES_MAX = 1024 * 1024
-"""A heartbeat of this size takes a few milliseconds to decode."""
 CHECK_BYTES_MAX = 256 * 1024
 GROUPS_PER_CONNECTION_MAX = 1_000
 
@@ -77,7 +77,22 @@ class Heartbeats:
     def heart_beat(self, command: HeartBeat, request: Request) -> Response | Awaitable[Response]:
         if len(request.body) > HEARTBEAT_BYTES_MAX:
             raise _refused(f"the heartbeat has {len(request.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}")
-        heartbeat = HeartbeatData.decode(request.body)
+        if not is_short(request.body):
+            return self._read_and_take(request)
+        return self._taken(HeartbeatData.decode(request.body), request)
+
+    async def _read_and_take(self, request: Request) -> Response:
+        self._clients.expect(request.connection)
+        try:
+            heartbeat = await read_body(self._pools.reading, request.connection, request.body, HeartbeatData)
+        finally:
+            is_still_here = self._clients.is_still_here(request.connection)
+        if not is_still_here:
+            return RESPONDED
+        taken = self._taken(heartbeat, request)
+        return taken if isinstance(taken, Response) else await taken
+
+    def _taken(self, heartbeat: HeartbeatData, request: Request) -> Response | Awaitable[Response]:
         _check(heartbeat)
         new = [entry for entry in _filters(heartbeat) if not self._is_compiled(entry)]
         return self._compile_and_take(heartbeat, new, request) if new else self._take(heartbeat, request)
@@ -164,7 +179,8 @@ class Heartbeats:
     async def check_client_config(self, command: CheckClientConfig, request: Request) -> None:
         if len(request.body) > CHECK_BYTES_MAX:
             raise _refused(f"the check has {len(request.body)} bytes, the limit is {CHECK_BYTES_MAX}")
-        subscription = CheckClientRequestBody.decode(request.body).subscription_data
+        check = await read_body(self._pools.reading, request.connection, request.body, CheckClientRequestBody)
+        subscription = check.subscription_data
         await self._filters.compile_apart(
             request.connection, subscription.expression_type, subscription.sub_string
         )

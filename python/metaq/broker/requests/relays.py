@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import msgspec
 
@@ -25,8 +26,11 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
 from metaq.protocol.handling.pump import Pump
 from metaq.protocol.java_json import MessageQueue
+from metaq.settings import MIB
 from metaq.work_pools import WorkPools
 
+STATUS_BYTES_MAX = 4 * MIB
+"""The answers of all clients of a group to one question."""
 MESSAGE_ID_CHARACTERS = (32, 56)
 """Lengths with an IPv4 and with an IPv6 address in front; the last 16 digits are the physical offset."""
 
@@ -94,19 +98,23 @@ class Relays:
         question = GetConsumerStatusFromClient(topic=command.topic, group=command.group)
         with self._pump.waiting_for_client(questions=len(asked)):
             told = await asyncio.gather(*(self._status(member, question) for member in asked))
-        by_client = {
-            member.client_id: table for member, table in zip(asked, told, strict=True) if table is not None
-        }
-        return Response(body=GetConsumerStatusBody(consumer_table=by_client).encode())
+        if (size_bytes := sum(map(len, told))) > STATUS_BYTES_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the consumers of group {command.group[:128]} answer with {size_bytes} bytes, the limit is "
+                f"{STATUS_BYTES_MAX}: ask for one of them",
+            )
+        body = await self._pools.reading.run(request.connection, lambda: _together(asked, told))
+        return Response(body=body)
 
-    async def _status(self, member: Member, question: Command) -> dict[MessageQueue, int] | None:
-        """None if the client does not answer; others may."""
+    async def _status(self, member: Member, question: Command) -> bytes:
+        """Empty if the client does not answer; others may."""
         try:
             timeout_s = self._options.client_status_timeout_s
             reply = await self._pump.invoke(member.connection, question, timeout=timeout_s)
-            return GetConsumerStatusBody.decode(reply.check().body).message_queue_table
+            return reply.check().body
         except (Unreachable, Refused):
-            return None
+            return b""
 
     def _member(self, group_name: str, client_id: str | None) -> Member:
         """That client of the group, or the newest member if none is named."""
@@ -131,6 +139,15 @@ class Relays:
             code = ResponseCode.CONSUME_MESSAGE_TIMEOUT if is_there else ResponseCode.SYSTEM_ERROR
             raise Refused(code, f"client {member.client_id} was asked: {error}") from None
         return Response(reply.code, reply.remark, reply.fields, reply.body)
+
+
+def _together(asked: list[Member], told: list[bytes]) -> bytes:
+    """The answers of all clients in one. Those that cannot be read are left out."""
+    by_client: dict[str, dict[MessageQueue, int]] = {}
+    for member, body in zip(asked, told, strict=True):
+        with contextlib.suppress(ProtocolError):
+            by_client[member.client_id] = GetConsumerStatusBody.decode(body).message_queue_table
+    return GetConsumerStatusBody(consumer_table=by_client).encode()
 
 
 def physical_offset_of(message_id: str) -> int:

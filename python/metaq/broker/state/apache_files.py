@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,8 +22,11 @@ from metaq.durable import sync_directory
 from metaq.errors import CommandError
 from metaq.held_file import HeldFile
 from metaq.journal.journal import Change, Entry, Journal, Point, Snapshot
+from metaq.journal.set_aside import SetAside
 from metaq.metadata import MetadataFile
+from metaq.protocol import java_json
 from metaq.protocol.bodies import (
+    Body,
     DataVersion,
     DelayOffsets,
     SubscriptionGroupConfig,
@@ -30,6 +34,7 @@ from metaq.protocol.bodies import (
     TopicConfig,
     TopicConfigTable,
 )
+from metaq.protocol.errors import ProtocolError
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +50,8 @@ async def open_journal(directory: Path, epoch: int = 1) -> Journal:
     Raises MetadataDamaged or OSError.
     """
     await asyncio.to_thread(_warn_of_newer_files, directory)
-    journal = await asyncio.to_thread(Journal.open, directory / "journal", epoch)
+    set_aside = SetAside(directory / "set-aside")
+    journal = await asyncio.to_thread(Journal.open, directory / "journal", epoch, set_aside=set_aside)
     try:
         if journal.is_new:
             changes = await asyncio.to_thread(read_files, directory / "config")
@@ -85,22 +91,48 @@ def read_files(directory: Path) -> list[Change]:
     ]
 
 
+class _TopicsFile(msgspec.Struct, rename="camel"):
+    """TopicConfigTable, with topics that may be unreadable: the start sets those aside, one by one."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: dict[str, Any] = {}
+
+
+class _GroupsFile(msgspec.Struct, rename="camel"):
+    """SubscriptionGroupTable in the same way."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    forbidden_table: dict[str, Any] = {}
+    subscription_group_table: dict[str, Any] = {}
+
+
 def _read_topics(file: MetadataFile) -> Iterable[Change]:
-    stored = file.load(TopicConfigTable.decode)
+    stored = file.load(lambda content: java_json.decode(content, _TopicsFile))
     if stored is not None:
         yield VERSIONS, topics.TABLE, stored.data_version.encode()
         for name, config in stored.topic_config_table.items():
-            yield topics.TABLE, name, msgspec.structs.replace(config, topic_name=name).encode()
+            yield topics.TABLE, name, _whole(config, TopicConfig, "topicName", name)
 
 
 def _read_groups(file: MetadataFile) -> Iterable[Change]:
-    stored = file.load(SubscriptionGroupTable.decode)
+    stored = file.load(lambda content: java_json.decode(content, _GroupsFile))
     if stored is not None:
         yield VERSIONS, groups.TABLE, stored.data_version.encode()
         for name, config in stored.subscription_group_table.items():
-            yield groups.TABLE, name, msgspec.structs.replace(config, group_name=name).encode()
+            yield groups.TABLE, name, _whole(config, SubscriptionGroupConfig, "groupName", name)
         for name, forbidden in stored.forbidden_table.items():
             yield groups.FORBIDDEN, name, msgspec.json.encode(forbidden)
+
+
+def _whole(config: Any, kind: type[Body], name_field: str, name: str) -> bytes:
+    """The entry of a table with its name and all defaults, or as it is if it cannot be read."""
+    if isinstance(config, dict):
+        config = {**config, name_field: name}
+    content = msgspec.json.encode(config)
+    try:
+        return kind.decode(content).encode()
+    except ProtocolError:
+        return content
 
 
 def _read_offsets(file: MetadataFile) -> Iterable[Change]:

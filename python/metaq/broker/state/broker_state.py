@@ -14,11 +14,13 @@ from metaq.broker.state.filters import Filters
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.locks import QueueLocks
 from metaq.broker.state.offsets import Offsets
-from metaq.broker.state.policy import PolicyFeed
+from metaq.broker.state.policy import PolicyFeed, checked, compile_group, compile_topic
 from metaq.broker.state.stats import Statistics
 from metaq.broker.state.topics import Topics
 from metaq.broker.state.versions import VERSIONS
-from metaq.journal.journal import Entry
+from metaq.journal.journal import UNREADABLE, Entry
+from metaq.protocol.bodies import SubscriptionGroupConfig
+from metaq.settings import GroupPolicy
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +35,10 @@ class BrokerState:
         options, clock, store, journal = node.options, node.clock, node.store, node.journal
         self._announce = announce
         self._node = node
-        self.topics = Topics(options, clock, journal, self._topics_changed)
-        self.groups = Groups(options, clock, journal, self._groups_changed)
+        self.topics = Topics(
+            options, clock, journal, self._topics_changed, lambda config: checked(compile_topic(config))
+        )
+        self.groups = Groups(options, clock, journal, self._groups_changed, self._convert_group, node.pools)
         self.locks = QueueLocks(
             clock,
             self.topics,
@@ -44,6 +48,7 @@ class BrokerState:
             node.wait_replicated,
             node.clients,
             options.locks,
+            node.pools,
         )
         self.filters = Filters(
             options.enable_property_filter,
@@ -73,6 +78,9 @@ class BrokerState:
         )
         self.delays = DelayProgress(plane, clock, journal, node.pools)
 
+    def _convert_group(self, config: SubscriptionGroupConfig) -> GroupPolicy:
+        return checked(compile_group(config, None))
+
     def load(self) -> None:
         """Reads the journal into this state and a plane that has not started. Raises MetadataDamaged."""
         self.topics.load()
@@ -89,23 +97,34 @@ class BrokerState:
         touched_topics: list[str] = []
         touched_groups: list[str] = []
         for entry in entries:
+            try:
+                self._follow(entry)
+            except UNREADABLE as error:
+                # The entries behind it count all the same.
+                self._node.journal.leave_out(entry, error)
+                continue
             if entry.table == topics.TABLE:
-                self.topics.follow(entry.key, entry.value)
                 touched_topics.append(entry.key)
             elif entry.table in (groups.TABLE, groups.FORBIDDEN):
-                self.groups.follow(entry.table, entry.key, entry.value)
                 touched_groups.append(entry.key)
-            elif entry.table == offsets.OFFSETS:
-                self.offsets.follow(entry.key, entry.value)
-            elif entry.table == locks.TABLE:
-                self.locks.follow(entry.key, entry.value)
-            elif entry.table == VERSIONS:
-                self.topics.follow_version()
         self.policy.send_topics(touched_topics)
         self.policy.send_groups(touched_groups)
 
+    def _follow(self, entry: Entry) -> None:
+        if entry.table == topics.TABLE:
+            self.topics.follow(entry.key, entry.value)
+        elif entry.table in (groups.TABLE, groups.FORBIDDEN):
+            self.groups.follow(entry.table, entry.key, entry.value)
+        elif entry.table == offsets.OFFSETS:
+            self.offsets.follow(entry.key, entry.value)
+        elif entry.table == locks.TABLE:
+            self.locks.follow(entry.key, entry.value)
+        elif entry.table == VERSIONS:
+            self.topics.follow_version()
+
     async def publish(self) -> None:
         """Gives the plane its policy, writes what the load changed and tells the store what to keep."""
+        await self._node.journal.drop_left_out()
         self.policy.send_all()
         await self.topics.publish(())
         await self.groups.publish(())

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 
+import msgspec
+
 from metaq._core import BrokerPlane, Clock
 from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.journal.journal import Change, Journal
 from metaq.protocol.bodies import DataVersion, DelayOffsets
 from metaq.protocol.commands.offsets import GetAllDelayOffset
 from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.ranges import Count, Int64
 from metaq.work_pools import WorkPools
 
 TABLE = "delay"
@@ -31,6 +34,16 @@ def parse_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
+def decode_offset(value: bytes) -> int:
+    """Raises ValidationError."""
+    return msgspec.convert(value.decode(), Int64, strict=False)
+
+
+def decode_level(key: str) -> int:
+    """Raises ValidationError."""
+    return msgspec.convert(key, Count, strict=False)
+
+
 class DelayProgress:
     """The progress of all levels."""
 
@@ -47,7 +60,7 @@ class DelayProgress:
     def load(self) -> None:
         """Loads the journal into a plane that has not started. Raises MetadataDamaged."""
         self._data_version = stored_version(self._journal, TABLE) or self._data_version
-        offsets = self._journal.decoded(TABLE, int)
+        offsets = self._journal.decoded(TABLE, decode_offset, decode_level)
         self._plane.load_delay_offsets({int(level): offset for level, offset in offsets.items()})
 
     async def persist(self) -> bool:

@@ -34,8 +34,11 @@ from metaq.protocol.commands.groups import (
 )
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.body_reading import read_body
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.names import SYSTEM_GROUPS as SYSTEM_GROUPS
+from metaq.protocol.ranges import FewEntries, Int32
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +63,12 @@ class Groups:
         clock: Clock,
         journal: Journal,
         changed: Callable[[Collection[str]], None],
+        convert: Callable[[SubscriptionGroupConfig], object] = lambda config: None,
+        pools: WorkPools | None = None,
     ) -> None:
+        """`convert` makes what the data plane gets of a group. It raises Refused before anything is kept."""
+        self._convert = convert
+        self._pools = pools or WorkPools()
         self._clock = clock
         self._changed = changed
         self._table: dict[str, SubscriptionGroupConfig] = {}
@@ -75,7 +83,7 @@ class Groups:
         """Reads the journal and adds missing system groups. Raises MetadataDamaged."""
         self._data_version = stored_version(self._journal, TABLE) or self._data_version
         self._forbidden = self._journal.decoded(FORBIDDEN, decode_forbidden)
-        self._table = self._journal.decoded(TABLE, SubscriptionGroupConfig.decode)
+        self._table = self._journal.decoded(TABLE, self._decode)
         for name in SYSTEM_GROUPS:
             if name not in self._table:
                 self._table[name] = SubscriptionGroupConfig(group_name=name)
@@ -92,7 +100,12 @@ class Groups:
         elif value is None:
             self._table.pop(name, None)
         else:
-            self._table[name] = SubscriptionGroupConfig.decode(value)
+            self._table[name] = self._decode(value)
+
+    def _decode(self, value: bytes) -> SubscriptionGroupConfig:
+        config = SubscriptionGroupConfig.decode(value)
+        self._convert(config)
+        return config
 
     def _value_of(self, table: str, key: str) -> bytes | None:
         if table == VERSIONS:
@@ -144,6 +157,8 @@ class Groups:
             )
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Adds or replaces a group. Raises Refused if the data plane cannot hold it."""
+        self._convert(config)
         self._table[config.group_name] = config
         self._advance(config.group_name)
         return config
@@ -163,7 +178,8 @@ class Groups:
     async def update_and_create_group_list(
         self, command: UpdateAndCreateSubscriptionGroupList, request: Request
     ) -> None:
-        wanted = SubscriptionGroupList.decode(request.body).group_config_list
+        body = await read_body(self._pools.reading, request.connection, request.body, SubscriptionGroupList)
+        wanted = body.group_config_list
         if len(wanted) > LIST_MAX:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"{len(wanted)} groups in one list, the limit is {LIST_MAX}"
@@ -245,7 +261,7 @@ class Groups:
             fault = names.group_fault(config.group_name) or _fault(config)
             if fault is not None:
                 raise Refused(ResponseCode.INVALID_PARAMETER, fault)
-            self._with_attributes(config)
+            self._convert(self._with_attributes(config))
         for config in wanted:
             self._check_room(config.group_name)
             self.put(self._with_attributes(config))
@@ -312,7 +328,7 @@ class GroupDeletion:
 
 
 def decode_forbidden(content: bytes) -> dict[str, int]:
-    return msgspec.json.decode(content, type=dict[str, int])
+    return msgspec.json.decode(content, type=FewEntries[str, Int32])
 
 
 def missing_group(name: str) -> str:

@@ -20,7 +20,9 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.body_reading import is_short, read_body
 from metaq.protocol.java_json import MessageQueue
+from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class QueueLocks:
         replicated: Callable[[], Awaitable[None]] | None = None,
         clients: Clients | None = None,
         limits: LockLimits | None = None,
+        pools: WorkPools | None = None,
     ) -> None:
         """`replicated` returns when the replicas that may become master have the journal."""
         self._clients = clients
@@ -90,12 +93,13 @@ class QueueLocks:
                 self._add(lease.sender, 1)
         self._lease_ms = lease_ms
         self._replicated = replicated
+        self._pools = pools or WorkPools()
         self._unwritten = Unwritten(journal, self._value_of)
 
     def load(self) -> None:
         """Gives every owner a whole lease from now on. Nobody could renew while there was no master, and a
         queue whose lease ran out meanwhile may still have its reader. Raises MetadataDamaged."""
-        for key, client_id in self._journal.decoded(TABLE, bytes.decode).items():
+        for key, client_id in self._journal.decoded(TABLE, bytes.decode, _read_key).items():
             group, queue_key = _read_key(key)
             self._put(group, queue_key, Lease(client_id, 0))
         ends_ms = self._clock.now_ms() + self._lease_ms
@@ -235,7 +239,7 @@ class QueueLocks:
 
     @handles(LockBatchQueues)
     async def lock_batch_queues(self, command: LockBatchQueues, request: Request) -> Response:
-        asked = self._read(request)
+        asked = await self._read(request)
         granted = self.lock(asked.consumer_group, asked.client_id, asked.mq_set, _sender(request))
         is_new = self._unwritten.is_behind
         try:
@@ -249,19 +253,20 @@ class QueueLocks:
         return Response(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
 
     @handles(UnlockBatchQueues)
-    def unlock_batch_queues(self, command: UnlockBatchQueues, request: Request) -> None:
-        asked = self._read(request)
+    def unlock_batch_queues(self, command: UnlockBatchQueues, request: Request) -> Awaitable[None] | None:
+        if not is_short(request.body):
+            return self._unlock_later(request)
+        asked = _checked(LockBatchRequestBody.decode(request.body))
+        self.unlock(asked.consumer_group, asked.client_id, asked.mq_set, _sender(request))
+        return None
+
+    async def _unlock_later(self, request: Request) -> None:
+        asked = await self._read(request)
         self.unlock(asked.consumer_group, asked.client_id, asked.mq_set, _sender(request))
 
-    def _read(self, request: Request) -> LockBatchRequestBody:
-        asked = LockBatchRequestBody.decode(request.body)
-        check_group(asked.consumer_group)
-        fault = names.group_fault(asked.consumer_group) or names.client_id_fault(asked.client_id)
-        if len(asked.mq_set) > QUEUES_PER_REQUEST_MAX:
-            fault = f"{len(asked.mq_set)} queues in one request, the limit is {QUEUES_PER_REQUEST_MAX}"
-        if fault is not None:
-            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
-        return asked
+    async def _read(self, request: Request) -> LockBatchRequestBody:
+        body = request.body
+        return _checked(await read_body(self._pools.reading, request.connection, body, LockBatchRequestBody))
 
     def _put(self, group: str, queue_key: QueueKey, lease: Lease) -> None:
         of_group = self._leases.setdefault(group, {})
@@ -303,6 +308,17 @@ class QueueLocks:
 
 def _sender(request: Request) -> Sender:
     return Sender(request.connection, request.remote.rpartition(":")[0])
+
+
+def _checked(asked: LockBatchRequestBody) -> LockBatchRequestBody:
+    """Raises Refused."""
+    check_group(asked.consumer_group)
+    fault = names.group_fault(asked.consumer_group) or names.client_id_fault(asked.client_id)
+    if len(asked.mq_set) > QUEUES_PER_REQUEST_MAX:
+        fault = f"{len(asked.mq_set)} queues in one request, the limit is {QUEUES_PER_REQUEST_MAX}"
+    if fault is not None:
+        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+    return asked
 
 
 def _read_key(key: str) -> tuple[str, QueueKey]:

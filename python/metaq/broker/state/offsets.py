@@ -20,6 +20,7 @@ from metaq.protocol.bodies import ConsumerOffsets, DataVersion
 from metaq.protocol.commands.offsets import GetAllConsumerOffset
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.handling.peer_log import peer_log
+from metaq.protocol.ranges import Int32, Int64
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
@@ -220,7 +221,7 @@ def offsets_in(journal: Journal, table: str) -> dict[str, dict[int, int]]:
 
 
 def _decode_part(content: bytes) -> dict[int, int]:
-    return msgspec.json.decode(content, type=dict[int, int])
+    return msgspec.json.decode(content, type=dict[Int32, Int64])
 
 
 def _part_count(queues: Mapping[int, int]) -> int:

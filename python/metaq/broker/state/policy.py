@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from dataclasses import asdict
+from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from metaq._core import BrokerPlane, StandingSubscription, tag_codes
 from metaq.broker.functions.call import Call
@@ -16,9 +19,11 @@ from metaq.broker.state.limits import NO_LIMIT, Rates, consume_rates, send_rates
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
 from metaq.protocol.bodies import TAG, SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
 
+_Policy = TypeVar("_Policy", TopicPolicy, GroupPolicy)
 SubscriptionKey: TypeAlias = tuple[str, str, str, bool]
 """Everything that decides which messages a subscription selects."""
 
@@ -132,6 +137,17 @@ def _key(subscription: SubscriptionData) -> SubscriptionKey:
         subscription.sub_string,
         subscription.class_filter_mode,
     )
+
+
+def checked(policy: _Policy) -> _Policy:
+    """The policy, if the data plane can hold it. Raises Refused, which names the field and its range."""
+    try:
+        msgspec.convert(asdict(policy), type(policy))
+    except msgspec.ValidationError as error:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"{policy.name[:128]!a} cannot be served: {error}"
+        ) from None
+    return policy
 
 
 def compile_topic(config: TopicConfig, default: Rates = NO_LIMIT) -> TopicPolicy:

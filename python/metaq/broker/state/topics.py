@@ -36,7 +36,10 @@ class Topics:
         clock: Clock,
         journal: Journal,
         changed: Callable[[Collection[str]], Awaitable[None]],
+        convert: Callable[[TopicConfig], object] = lambda config: None,
     ) -> None:
+        """`convert` makes what the data plane gets of a topic. It raises Refused before anything is kept."""
+        self._convert = convert
         self._options = options
         self._clock = clock
         self._changed = changed
@@ -52,7 +55,7 @@ class Topics:
     def load(self) -> None:
         """Reads the journal and adds missing system topics. Raises MetadataDamaged."""
         self.data_version = stored_version(self._journal, TABLE) or self.data_version
-        self._table = self._journal.decoded(TABLE, TopicConfig.decode)
+        self._table = self._journal.decoded(TABLE, self._decode)
         system = {config.topic_name: config for config in system_topics(self._options)}
         self._system = frozenset(system) | names.RESERVED
         for name, config in system.items():
@@ -70,7 +73,12 @@ class Topics:
         if value is None:
             self._table.pop(name, None)
         else:
-            self._table[name] = TopicConfig.decode(value)
+            self._table[name] = self._decode(value)
+
+    def _decode(self, value: bytes) -> TopicConfig:
+        config = TopicConfig.decode(value)
+        self._convert(config)
+        return config
 
     def follow_version(self) -> None:
         """Takes over the version of the master's table, which is in the journal."""
@@ -123,6 +131,7 @@ class Topics:
                 f"this broker has {len(self._table)} topics, the limit is {self._options.topics_max} "
                 "(topics_max): delete unused ones",
             )
+        self._convert(config)
         if config.topic_name not in self._table:
             self._unserved.add(config.topic_name)
         self._table[config.topic_name] = config

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from metaq.protocol.command import Command, Fields, Int64
+from metaq.protocol.command import Command, Fields
 from metaq.protocol.handling.process_options import NAMES as PROCESS_OPTIONS
+from metaq.protocol.ranges import Int64, ShortText
 
 CHANGEABLE_SETTINGS: Final = (
     "autoCreateSubscriptionGroup",
@@ -23,7 +24,7 @@ class UpdateBrokerConfig(Command, code=25, permission="admin", resources={}):
 
 
 class ConfigVersion(Fields):
-    version: str
+    version: ShortText
 
 
 class GetBrokerConfig(Command, code=26, permission="admin", resources={}, reply=ConfigVersion):
@@ -49,8 +50,8 @@ class DeleteExpiredCommitLog(Command, code=329, permission="admin", resources={}
 class ViewBrokerStatsData(Command, code=315, permission="describe", resources={}):
     """Body of the answer: BrokerStatsData."""
 
-    stats_name: str
-    stats_key: str
+    stats_name: ShortText
+    stats_key: ShortText
 
 
 class GetColdDataFlowControlInfo(Command, code=2003, permission="describe", resources={}):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from metaq.protocol.command import Command, Fields, Int32, Int64
-from metaq.settings import MIB
+from metaq.protocol.command import Command, Fields
+from metaq.protocol.ranges import Int32, Int64, LongText, Name, ShortText
+from metaq.settings import KIB, MIB
 
 
 class HeartbeatTaken(Fields):
@@ -22,26 +23,26 @@ class HeartBeat(
 class UnregisterClient(Command, code=35, permission="read", resources={"consumer_group": "group"}):
     """The client leaves these groups."""
 
-    client_id: str = msgspec.field(name="clientID")
-    producer_group: str | None = None
-    consumer_group: str | None = None
+    client_id: ShortText = msgspec.field(name="clientID")
+    producer_group: Name | None = None
+    consumer_group: Name | None = None
 
 
-class CheckClientConfig(Command, code=46, permission="read", resources="body"):
+class CheckClientConfig(Command, code=46, permission="read", resources="body", body_bytes_max=256 * KIB):
     """Body: CheckClientRequestBody. Asks whether the broker understands a filter."""
 
 
 class GetConsumerListByGroup(Command, code=38, permission="read", resources={"consumer_group": "group"}):
     """Body of the answer: ConsumerList."""
 
-    consumer_group: str
+    consumer_group: Name
 
 
-class LockBatchQueues(Command, code=41, permission="read", resources="body"):
+class LockBatchQueues(Command, code=41, permission="read", resources="body", body_bytes_max=MIB):
     """Body: LockBatchRequestBody; body of the answer: LockBatchResponseBody."""
 
 
-class UnlockBatchQueues(Command, code=42, permission="read", resources="body"):
+class UnlockBatchQueues(Command, code=42, permission="read", resources="body", body_bytes_max=MIB):
     """Body: LockBatchRequestBody."""
 
 
@@ -50,13 +51,13 @@ class GetConsumerConnectionList(
 ):
     """Body of the answer: ConsumerConnection; code 206 if none is online."""
 
-    consumer_group: str
+    consumer_group: Name
 
 
 class GetProducerConnectionList(Command, code=204, permission="describe", resources={}):
     """Body of the answer: ProducerConnection."""
 
-    producer_group: str
+    producer_group: Name
 
 
 class GetAllProducerInfo(Command, code=328, permission="describe", resources={}):
@@ -66,7 +67,7 @@ class GetAllProducerInfo(Command, code=328, permission="describe", resources={})
 class NotifyConsumerIdsChanged(Command, code=40, permission="none", resources={}, to="client"):
     """Oneway: rebalance now."""
 
-    consumer_group: str
+    consumer_group: Name
 
 
 class CheckTransactionState(Command, code=39, permission="none", resources={}, to="client"):
@@ -74,18 +75,18 @@ class CheckTransactionState(Command, code=39, permission="none", resources={}, t
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
-    msg_id: str | None = None
-    transaction_id: str | None = None
-    offset_msg_id: str | None = None
-    topic: str | None = None
-    bname: str | None = None
+    msg_id: LongText | None = None
+    transaction_id: LongText | None = None
+    offset_msg_id: ShortText | None = None
+    topic: Name | None = None
+    bname: Name | None = None
 
 
 class ResetConsumerClientOffset(Command, code=220, permission="none", resources={}, to="client"):
     """Oneway; body: ResetOffsetBody, or ResetOffsetList for clients in C++."""
 
-    topic: str
-    group: str
+    topic: Name
+    group: Name
     timestamp: Int64
     is_force: bool = False
 
@@ -93,27 +94,29 @@ class ResetConsumerClientOffset(Command, code=220, permission="none", resources=
 class PushReplyMessageToClient(Command, code=326, permission="none", resources={}, to="client"):
     """Body: the body of the reply. The client answers once its requester has it."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
+    producer_group: Name
+    topic: Name
+    default_topic: Name
     default_topic_queue_nums: Int32
     queue_id: Int32
     sys_flag: Int32
     born_timestamp: Int64
     flag: Int32
-    born_host: str
-    store_host: str
+    born_host: ShortText
+    store_host: ShortText
     store_timestamp: Int64
-    properties: str | None = None
+    properties: LongText | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
 
 
-class GetConsumerStatusFromClient(Command, code=221, permission="none", resources={}, to="client"):
+class GetConsumerStatusFromClient(
+    Command, code=221, permission="none", resources={}, to="client", answer_bytes_max=MIB
+):
     """Body of the answer: GetConsumerStatusBody."""
 
-    topic: str
-    group: str
+    topic: Name
+    group: Name
 
 
 class GetConsumerStatus(
@@ -121,28 +124,34 @@ class GetConsumerStatus(
 ):
     """Relayed to the group's clients as 221; body of the answer: GetConsumerStatusBody."""
 
-    topic: str
-    group: str
-    client_addr: str | None = None
+    topic: Name
+    group: Name
+    client_addr: ShortText | None = None
 
 
-class GetConsumerRunningInfo(Command, code=307, permission="describe", resources={"consumer_group": "group"}):
+class GetConsumerRunningInfo(
+    Command, code=307, permission="describe", resources={"consumer_group": "group"}, answer_bytes_max=4 * MIB
+):
     """Relayed to the client as it is; body of the answer: ConsumerRunningInfo."""
 
-    consumer_group: str
-    client_id: str
+    consumer_group: Name
+    client_id: ShortText
     jstack_enable: bool = False
 
 
 class ConsumeMessageDirectly(
-    Command, code=309, permission="admin", resources={"topic": "topic", "consumer_group": "group"}
+    Command,
+    code=309,
+    permission="admin",
+    resources={"topic": "topic", "consumer_group": "group"},
+    answer_bytes_max=256 * KIB,
 ):
     """Relayed to the client with the record as its body; body of the answer: ConsumeMessageDirectlyResult."""
 
-    consumer_group: str
-    client_id: str | None = None
-    msg_id: str | None = None
-    broker_name: str | None = None
-    topic: str | None = None
+    consumer_group: Name
+    client_id: ShortText | None = None
+    msg_id: LongText | None = None
+    broker_name: Name | None = None
+    topic: Name | None = None
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from metaq.protocol.command import Command, Fields, Int32, Int64
+from metaq.protocol.command import Command, Fields
+from metaq.protocol.ranges import Int32, Int64, Name, ShortText
 from metaq.settings import MIB
 
 
 class BrokerRegistered(Fields):
-    ha_server_addr: str | None = None
-    master_addr: str | None = None
+    ha_server_addr: ShortText | None = None
+    master_addr: ShortText | None = None
 
 
 class RegisterBroker(
@@ -24,26 +25,26 @@ class RegisterBroker(
 ):
     """Body: RegisterBrokerBody, plain or compressed; body of the answer: KVTable of the ordered topics."""
 
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
+    broker_name: Name
+    broker_addr: ShortText
+    cluster_name: Name
     broker_id: Int64
-    ha_server_addr: str | None = None
+    ha_server_addr: ShortText | None = None
     heartbeat_timeout_millis: Int64 | None = None
     enable_acting_master: bool | None = None
     compressed: bool = False
     body_crc32: Int32 = msgspec.field(default=0, name="bodyCrc32")
-    zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
-    registration_key: str | None = None
+    zone_name: Name | None = msgspec.field(default=None, name="__ZONE_NAME")
+    registration_key: Name | None = None
     """Shows our name servers that two registrations are of the same broker or group. Apache's ignore it."""
 
 
 class UnregisterBroker(Command, code=104, permission="cluster", resources={}, to="nameserver"):
     """Sent by a broker that stops."""
 
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
+    broker_name: Name
+    broker_addr: ShortText
+    cluster_name: Name
     broker_id: Int64
 
 
@@ -56,18 +57,18 @@ class QueryDataVersion(
 ):
     """Body both ways: DataVersion. Lets a broker skip a registration without news."""
 
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
+    broker_name: Name
+    broker_addr: ShortText
+    cluster_name: Name
     broker_id: Int64
 
 
 class BrokerHeartbeat(Command, code=904, permission="cluster", resources={}, to="nameserver"):
     """A cheap sign of life between registrations."""
 
-    cluster_name: str
-    broker_addr: str
-    broker_name: str
+    cluster_name: Name
+    broker_addr: ShortText
+    broker_name: Name
     broker_id: Int64 | None = None
     epoch: Int32 | None = None
     max_offset: Int64 | None = None
@@ -79,5 +80,5 @@ class BrokerHeartbeat(Command, code=904, permission="cluster", resources={}, to=
 class GetBrokerMemberGroup(Command, code=901, permission="cluster", resources={}, to="nameserver"):
     """Body of the answer: BrokerMemberGroupBody."""
 
-    cluster_name: str
-    broker_name: str
+    cluster_name: Name
+    broker_name: Name

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from metaq.protocol.bodies import Body, always
-from metaq.protocol.command import Command, Int32
+from metaq.protocol.command import Command
+from metaq.protocol.ranges import Bits, Int32, Int64, Name, Rows
 
 PAGE_MAX: Final = 1_000
 """Topics or groups of one page. A page may have fewer, because a broker bounds its work by queues as well."""
@@ -18,52 +19,52 @@ PAGE_MAX: Final = 1_000
 class TopicLine(Body):
     """One topic. Rates are over the last minute, and missing while the broker has not measured yet."""
 
-    name: str = always("")
-    read_queues: int = always(0)
-    write_queues: int = always(0)
-    permission: int = always(0)
-    messages: int = always(0)
-    size_bytes: int | None = None
-    first_stored_ms: int | None = None
-    last_stored_ms: int | None = None
+    name: Name = always("")
+    read_queues: Int32 = always(0)
+    write_queues: Int32 = always(0)
+    permission: Bits = always(0)
+    messages: Int64 = always(0)
+    size_bytes: Int64 | None = None
+    first_stored_ms: Int64 | None = None
+    last_stored_ms: Int64 | None = None
     in_per_second: float | None = None
     out_per_second: float | None = None
 
 
 class TopicLines(Body):
-    topics: list[TopicLine] = always(factory=list)
+    topics: Rows[TopicLine] = always(factory=list)
     is_last: bool = always(True)
 
 
 class GetTopicFigures(Command, code=30_325, permission="describe", resources={"topic": "topic"}):
     """Body of the answer: TopicLines in the order of their names, from behind `after` on, or only `topic`."""
 
-    after: str = ""
+    after: Name = ""
     count: Int32 = PAGE_MAX
-    topic: str | None = None
+    topic: Name | None = None
 
 
 class GroupLine(Body):
     """One group. `lag` is missing if it has committed nothing, `lag_ms` if nothing waits, `enabled` if the
     broker is an older one."""
 
-    name: str = always("")
-    members: int = always(0)
-    topics: int = always(0)
-    lag: int | None = None
-    lag_ms: int | None = None
+    name: Name = always("")
+    members: Int32 = always(0)
+    topics: Int32 = always(0)
+    lag: Int64 | None = None
+    lag_ms: Int64 | None = None
     out_per_second: float | None = None
     enabled: bool | None = None
 
 
 class GroupLines(Body):
-    groups: list[GroupLine] = always(factory=list)
+    groups: Rows[GroupLine] = always(factory=list)
     is_last: bool = always(True)
 
 
 class GetGroupFigures(Command, code=30_326, permission="describe", resources={"group": "group"}):
     """Body of the answer: GroupLines in the order of their names, from behind `after` on, or only `group`."""
 
-    after: str = ""
+    after: Name = ""
     count: Int32 = PAGE_MAX
-    group: str | None = None
+    group: Name | None = None

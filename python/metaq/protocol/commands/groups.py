@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metaq.protocol.command import Command, Fields, Int32
+from metaq.protocol.command import Command, Fields
+from metaq.protocol.ranges import Int32, Name, ShortText
 from metaq.settings import MIB
 
 
@@ -24,14 +25,14 @@ class GetAllSubscriptionGroupConfig(Command, code=201, permission="cluster", res
     """Body of the answer: SubscriptionGroupTable; with `group_seq` and `max_group_num` one page of it."""
 
     group_seq: Int32 | None = None
-    data_version: str | None = None
+    data_version: ShortText | None = None
     max_group_num: Int32 | None = None
 
 
 class DeleteSubscriptionGroup(Command, code=207, permission="admin", resources={"group_name": "group"}):
     """4.9 names the second field removeOffset."""
 
-    group_name: str
+    group_name: Name
     clean_offset: bool = False
     remove_offset: bool = False
 
@@ -39,19 +40,19 @@ class DeleteSubscriptionGroup(Command, code=207, permission="admin", resources={
 class GetSubscriptionGroupConfig(Command, code=352, permission="describe", resources={"group": "group"}):
     """Body of the answer: SubscriptionGroupConfig."""
 
-    group: str
+    group: Name
 
 
 class QueryTopicConsumeByWho(Command, code=300, permission="describe", resources={"topic": "topic"}):
     """Body of the answer: GroupList."""
 
-    topic: str
+    topic: Name
 
 
 class QueryTopicsByConsumer(Command, code=343, permission="describe", resources={"group": "group"}):
     """Body of the answer: TopicList."""
 
-    group: str
+    group: Name
 
 
 class QuerySubscriptionByConsumer(
@@ -59,8 +60,8 @@ class QuerySubscriptionByConsumer(
 ):
     """Body of the answer: SubscriptionAnswer."""
 
-    group: str
-    topic: str
+    group: Name
+    topic: Name
 
 
 class UpdateAndGetGroupForbidden(
@@ -68,8 +69,8 @@ class UpdateAndGetGroupForbidden(
 ):
     """Forbids a group one topic or allows it again, or only asks; body of the answer: GroupForbidden."""
 
-    group: str
-    topic: str
+    group: Name
+    topic: Name
     readable: bool | None = None
 
 

@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from metaq.protocol.command import Command, Fields, Int32, Int64
+from metaq.protocol.command import Command, Fields
+from metaq.protocol.ranges import Int32, Int64, LongText, Name, ShortText, Text
 from metaq.settings import MIB
 
 PULL_SUSPENDS: Final = 2
@@ -18,26 +19,26 @@ PULL_HAS_SUBSCRIPTION: Final = 4
 class Sent(Fields):
     """Header of the answer to every kind of send."""
 
-    msg_id: str
+    msg_id: LongText
     queue_id: Int32
     queue_offset: Int64
-    transaction_id: str | None = None
-    batch_uniq_id: str | None = None
-    recall_handle: str | None = None
+    transaction_id: LongText | None = None
+    batch_uniq_id: LongText | None = None
+    recall_handle: ShortText | None = None
 
 
 class SendMessage(Command, code=10, permission="write", resources={"topic": "topic"}, hot=True, reply=Sent):
     """Body: the body of the message."""
 
-    producer_group: str
-    topic: str
-    default_topic: str = "TBW102"
+    producer_group: Name
+    topic: Name
+    default_topic: Name = "TBW102"
     default_topic_queue_nums: Int32 = 4
     queue_id: Int32 = 0
     sys_flag: Int32 = 0
     born_timestamp: Int64 = 0
     flag: Int32 = 0
-    properties: str | None = None
+    properties: LongText | None = None
     reconsume_times: Int32 = 0
     unit_mode: bool = False
     batch: bool = False
@@ -49,20 +50,20 @@ class SendMessageV2(
 ):
     """The same command with one-letter names."""
 
-    producer_group: str = msgspec.field(name="a")
-    topic: str = msgspec.field(name="b")
-    default_topic: str = msgspec.field(default="TBW102", name="c")
+    producer_group: Name = msgspec.field(name="a")
+    topic: Name = msgspec.field(name="b")
+    default_topic: Name = msgspec.field(default="TBW102", name="c")
     default_topic_queue_nums: Int32 = msgspec.field(default=4, name="d")
     queue_id: Int32 = msgspec.field(default=0, name="e")
     sys_flag: Int32 = msgspec.field(default=0, name="f")
     born_timestamp: Int64 = msgspec.field(default=0, name="g")
     flag: Int32 = msgspec.field(default=0, name="h")
-    properties: str | None = msgspec.field(default=None, name="i")
+    properties: LongText | None = msgspec.field(default=None, name="i")
     reconsume_times: Int32 = msgspec.field(default=0, name="j")
     unit_mode: bool = msgspec.field(default=False, name="k")
     max_reconsume_times: Int32 | None = msgspec.field(default=None, name="l")
     batch: bool = msgspec.field(default=False, name="m")
-    broker_name: str | None = msgspec.field(default=None, name="n")
+    broker_name: Name | None = msgspec.field(default=None, name="n")
 
 
 class SendBatchMessage(SendMessageV2, code=320, hot=True, reply=Sent):
@@ -96,17 +97,17 @@ class PullMessage(
 ):
     """Body of the answer: stored records."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: Name
+    topic: Name
     queue_id: Int32
     queue_offset: Int64
     max_msg_nums: Int32 = 32
     sys_flag: Int32 = 0
     commit_offset: Int64 = 0
     suspend_timeout_millis: Int64 = 0
-    subscription: str | None = None
+    subscription: Text | None = None
     sub_version: Int64 = 0
-    expression_type: str | None = None
+    expression_type: ShortText | None = None
     max_msg_bytes: Int32 | None = None
 
 
@@ -124,56 +125,56 @@ class ConsumerSendMsgBack(Command, code=36, permission="read", resources={"group
     """Give this message to the group again later, or to its dead-letter topic."""
 
     physical_offset: Int64 = msgspec.field(name="offset")
-    group: str
+    group: Name
     delay_level: Int32
-    origin_msg_id: str | None = None
-    origin_topic: str | None = None
+    origin_msg_id: ShortText | None = None
+    origin_topic: Name | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
-    failure_reason: str | None = None
+    failure_reason: Text | None = None
     """Why the consumer failed on it; only MetaQ's clients send this and the next field."""
-    failure_type: str | None = None
+    failure_type: ShortText | None = None
 
 
 class EndTransaction(Command, code=37, permission="write", resources={"topic": "topic"}, hot=True):
     """`commit_or_rollback`: 8 commit, 12 roll back, 0 not known yet."""
 
-    producer_group: str
+    producer_group: Name
     tran_state_table_offset: Int64
     commit_log_offset: Int64
     commit_or_rollback: Int32
-    msg_id: str
-    topic: str | None = None
+    msg_id: LongText
+    topic: Name | None = None
     from_transaction_check: bool = False
-    transaction_id: str | None = None
+    transaction_id: LongText | None = None
 
 
 class Recalled(Fields):
     """The unique key of the message that was recalled."""
 
-    msg_id: str
+    msg_id: LongText
 
 
 class RecallMessage(Command, code=370, permission="write", resources={"topic": "topic"}, reply=Recalled):
     """Recall a message that waits for its time. Its send was answered with `recall_handle`."""
 
-    topic: str
-    recall_handle: str
-    producer_group: str = ""
+    topic: Name
+    recall_handle: ShortText
+    producer_group: Name = ""
 
 
 class ResumeCheckHalfMessage(Command, code=323, permission="admin", resources={"topic": "topic"}):
     """Reopen a transaction that was given up, by the offset id of its message in the topic for those."""
 
-    msg_id: str
-    topic: str | None = None
+    msg_id: LongText
+    topic: Name | None = None
 
 
 class ViewMessageById(Command, code=33, permission="read", resources={"topic": "topic"}):
     """Body of the answer: one stored record."""
 
     physical_offset: Int64 = msgspec.field(name="offset")
-    topic: str | None = None
+    topic: Name | None = None
 
 
 class MessagesFound(Fields):
@@ -184,8 +185,8 @@ class MessagesFound(Fields):
 class QueryMessage(Command, code=12, permission="read", resources={"topic": "topic"}, reply=MessagesFound):
     """Body of the answer: stored records."""
 
-    topic: str
-    key: str
+    topic: Name
+    key: Text
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64
@@ -211,7 +212,7 @@ class MeasureQueue(
     """Measures how many messages from `queue_offset` on fit into a number of bytes. Only MetaQ's brokers know
     this command."""
 
-    topic: str
+    topic: Name
     queue_id: Int32
     queue_offset: Int64
     end_offset: Int64
@@ -223,8 +224,8 @@ class QueryConsumeQueue(
 ):
     """Lines of a consume queue from `index` on; body of the answer: ConsumeQueueLines."""
 
-    topic: str
+    topic: Name
     queue_id: Int32
     queue_offset: Int64 = msgspec.field(name="index")
     count: Int32 = 32
-    consumer_group: str | None = None
+    consumer_group: Name | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from metaq.protocol.command import Command, Fields, Int32, Int64
+from metaq.protocol.command import Command, Fields
+from metaq.protocol.ranges import Int32, Int64, LongText, Name, ShortText
 
 PREVIOUSLY_RESET = "Offset has been previously reset"
 """The remark if a reset of the group is open: on an UpdateConsumerOffset that was ignored, and, by MetaQ's
@@ -25,8 +26,8 @@ class QueryConsumerOffset(
 ):
     """Code 22 if the group has none."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: Name
+    topic: Name
     queue_id: Int32
     set_zero_if_not_found: bool | None = None
 
@@ -36,8 +37,8 @@ class UpdateConsumerOffset(
 ):
     """Usually sent oneway."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: Name
+    topic: Name
     queue_id: Int32
     commit_offset: Int64
 
@@ -47,23 +48,23 @@ class SearchOffsetByTimestamp(
 ):
     """LOWER finds the first message stored at that time or later, UPPER the last at that time or earlier."""
 
-    topic: str
+    topic: Name
     queue_id: Int32
     timestamp: Int64
-    boundary_type: str | None = None
+    boundary_type: ShortText | None = None
 
 
 class GetMaxOffset(
     Command, code=30, permission="describe", resources={"topic": "topic"}, hot=True, reply=QueueOffset
 ):
-    topic: str
+    topic: Name
     queue_id: Int32
 
 
 class GetMinOffset(
     Command, code=31, permission="describe", resources={"topic": "topic"}, hot=True, reply=QueueOffset
 ):
-    topic: str
+    topic: Name
     queue_id: Int32
 
 
@@ -76,7 +77,7 @@ class GetEarliestMessageStoreTime(
 ):
     """−1 if the queue is empty."""
 
-    topic: str
+    topic: Name
     queue_id: Int32
 
 
@@ -101,9 +102,9 @@ class GetConsumeStats(
 ):
     """Body of the answer: ConsumeStats."""
 
-    consumer_group: str
-    topic: str | None = None
-    topic_list: str | None = None
+    consumer_group: Name
+    topic: Name | None = None
+    topic_list: LongText | None = None
     """Semicolon-separated."""
 
 
@@ -118,8 +119,8 @@ class QueryConsumeTimeSpan(
 ):
     """The progress of a group in each queue of a topic, in time; body of the answer: ConsumeTimeSpans."""
 
-    topic: str
-    group: str
+    topic: Name
+    group: Name
 
 
 class QueryCorrectionOffset(
@@ -128,9 +129,9 @@ class QueryCorrectionOffset(
     """The lowest offset per queue of all groups but `filter_groups` (comma-separated), unless `compare_group`
     has a lower one; body of the answer: CorrectionOffsets."""
 
-    topic: str
-    compare_group: str
-    filter_groups: str | None = None
+    topic: Name
+    compare_group: Name
+    filter_groups: LongText | None = None
 
 
 class CloneGroupOffset(
@@ -141,9 +142,9 @@ class CloneGroupOffset(
 ):
     """Copies one group's offsets, on one topic or on all, to another group."""
 
-    src_group: str
-    dest_group: str
-    topic: str | None = None
+    src_group: Name
+    dest_group: Name
+    topic: Name | None = None
     offline: bool = False
 
 
@@ -152,8 +153,8 @@ class ResetConsumerOffset(
 ):
     """Body of the answer: ResetOffsetBody. `timestamp` −1 means the end."""
 
-    topic: str
-    group: str
+    topic: Name
+    group: Name
     timestamp: Int64
     is_force: bool = False
     queue_id: Int32 | None = None

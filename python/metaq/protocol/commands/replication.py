@@ -10,7 +10,8 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 
 from metaq.protocol import java_json
-from metaq.protocol.command import Command, Int32
+from metaq.protocol.command import Command
+from metaq.protocol.ranges import Int32
 
 NodeRole = Literal["master", "replica"]
 NodeStateWord = Literal["in sync", "catching up", "waiting", "leaving", "candidate", "failed", "gone"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from metaq.protocol.command import Command, Fields, Int32
+from metaq.protocol.command import Command, Fields
+from metaq.protocol.ranges import Int32, LongText, Name, ShortText, Text
 
 
 class GetRouteInfoByTopic(
@@ -12,10 +13,10 @@ class GetRouteInfoByTopic(
 ):
     """Body of the answer: TopicRouteData."""
 
-    topic: str
+    topic: Name
     accept_standard_json_only: bool = False
-    zone_mode: str | None = msgspec.field(default=None, name="__ZONE_MODE")
-    zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
+    zone_mode: ShortText | None = msgspec.field(default=None, name="__ZONE_MODE")
+    zone_name: Name | None = msgspec.field(default=None, name="__ZONE_NAME")
 
 
 class GetBrokerClusterInfo(Command, code=106, permission="describe", resources={}, to="nameserver"):
@@ -29,7 +30,7 @@ class GetAllTopicListFromNameServer(Command, code=206, permission="describe", re
 class GetTopicsByCluster(Command, code=224, permission="describe", resources={}, to="nameserver"):
     """Body of the answer: TopicList."""
 
-    cluster: str
+    cluster: Name
 
 
 class GetSystemTopicListFromNameServer(
@@ -59,7 +60,7 @@ class WipeWritePermissionOfBroker(
 ):
     """Hides a broker's topics from producers, for example before a restart."""
 
-    broker_name: str
+    broker_name: Name
 
 
 class WritePermissionsAdded(Fields):
@@ -71,7 +72,7 @@ class AddWritePermissionOfBroker(
 ):
     """Undoes the wipe."""
 
-    broker_name: str
+    broker_name: Name
 
 
 class DeleteTopicInNameServer(
@@ -79,8 +80,8 @@ class DeleteTopicInNameServer(
 ):
     """Forgets the topic's queues on the brokers of one cluster or on all brokers."""
 
-    topic: str
-    cluster_name: str | None = None
+    topic: Name
+    cluster_name: Name | None = None
 
 
 class RegisterTopicInNameServer(
@@ -88,39 +89,39 @@ class RegisterTopicInNameServer(
 ):
     """Sent by a broker with a changed topic. Body: TopicRouteData; only its queues count."""
 
-    topic: str
+    topic: Name
 
 
 class PutKeyValue(Command, code=100, permission="admin", resources={}, to="nameserver"):
     """Sets one value of the name server's table."""
 
-    namespace: str
-    key: str
-    value: str
+    namespace: Name
+    key: Text
+    value: LongText
 
 
 class ValueOfKey(Fields):
-    value: str | None = None
+    value: LongText | None = None
 
 
 class GetKeyValue(Command, code=101, permission="describe", resources={}, to="nameserver", reply=ValueOfKey):
     """Code 22 if there is none."""
 
-    namespace: str
-    key: str
+    namespace: Name
+    key: Text
 
 
 class DeleteKeyValue(Command, code=102, permission="admin", resources={}, to="nameserver"):
     """Succeeds even if there was none."""
 
-    namespace: str
-    key: str
+    namespace: Name
+    key: Text
 
 
 class GetKeyValuesByNamespace(Command, code=219, permission="describe", resources={}, to="nameserver"):
     """Body of the answer: KVTable; code 22 if the namespace is unknown."""
 
-    namespace: str
+    namespace: Name
 
 
 class UpdateNameServerConfig(Command, code=318, permission="admin", resources={}, to="nameserver"):

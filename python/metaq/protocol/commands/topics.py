@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from metaq.protocol.command import Command, Fields, Int32
+from metaq.protocol.command import Command, Fields
+from metaq.protocol.ranges import Int32, Name, ShortText, Text
 from metaq.settings import MIB
 
 
 class UpdateAndCreateTopic(Command, code=17, permission="admin", resources={"topic": "topic"}):
     """Creates the topic or changes it."""
 
-    topic: str
-    default_topic: str = ""
+    topic: Name
+    default_topic: Name = ""
     read_queue_nums: Int32 = 8
     write_queue_nums: Int32 = 8
     perm: Int32 = 6
-    topic_filter_type: str = "SINGLE_TAG"
+    topic_filter_type: ShortText = "SINGLE_TAG"
     topic_sys_flag: Int32 = 0
     order: bool = False
-    attributes: str | None = None
+    attributes: Text | None = None
     """`+key=value` sets, `-key` removes, comma-separated."""
     force: bool = False
 
@@ -36,26 +37,26 @@ class GetAllTopicConfig(Command, code=21, permission="cluster", resources={}, re
     """Body of the answer: TopicConfigTable; with `topic_seq` and `max_topic_num` one page of it."""
 
     topic_seq: Int32 | None = None
-    data_version: str | None = None
+    data_version: ShortText | None = None
     max_topic_num: Int32 | None = None
 
 
 class DeleteTopicInBroker(Command, code=215, permission="admin", resources={"topic": "topic"}):
     """Deletes the topic, its retry topics and the offsets on it."""
 
-    topic: str
+    topic: Name
 
 
 class GetTopicConfig(Command, code=351, permission="describe", resources={"topic": "topic"}):
     """Body of the answer: TopicConfig."""
 
-    topic: str
+    topic: Name
 
 
 class GetTopicStatsInfo(Command, code=202, permission="describe", resources={"topic": "topic"}):
     """Body of the answer: TopicStatsTable."""
 
-    topic: str
+    topic: Name
 
 
 class GetSystemTopicListFromBroker(Command, code=305, permission="describe", resources={}):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from metaq.protocol.bodies import Body, always
-from metaq.protocol.command import Command, Int32, Int64
+from metaq.protocol.command import Command
+from metaq.protocol.ranges import Int32, Int64, LongText, Name, Rows, ShortText, Text
 
 LISTED_MAX: Final = 1_000
 """Messages or transactions of one answer."""
@@ -20,23 +21,23 @@ TIME_MAX_MS: Final = 2**62
 class LevelLine(Body):
     """One delay level for which messages wait."""
 
-    level: int = always(0)
-    delay_ms: int = always(0)
-    messages: int = always(0)
+    level: Int32 = always(0)
+    delay_ms: Int64 = always(0)
+    messages: Int64 = always(0)
 
 
 class DelayedFigures(Body):
     """The delayed messages of a broker."""
 
-    now_ms: int = always(0)
+    now_ms: Int64 = always(0)
     """The broker's clock."""
-    timed: int = always(0)
+    timed: Int64 = always(0)
     """Messages with a time of their own; recalled ones are included."""
-    recalls: int = always(0)
-    levels: list[LevelLine] = always(factory=list)
-    earliest_ms: int | None = None
-    latest_ms: int | None = None
-    counts: list[int] = always(factory=list)
+    recalls: Int64 = always(0)
+    levels: Rows[LevelLine] = always(factory=list)
+    earliest_ms: Int64 | None = None
+    latest_ms: Int64 | None = None
+    counts: Rows[Int32] = always(factory=list)
     """Messages in each span that was asked for."""
 
 
@@ -52,21 +53,21 @@ class GetDelayedFigures(Command, code=30_342, permission="describe", resources={
 class DelayedLine(Body):
     """One delayed message."""
 
-    id: str = always("")
-    offset_id: str = always("")
-    topic: str = always("")
-    queue_id: int = always(0)
-    keys: list[str] = always(factory=list)
-    tags: str | None = None
-    due_ms: int = always(0)
-    stored_ms: int = always(0)
-    size_bytes: int = always(0)
-    level: int | None = None
+    id: ShortText = always("")
+    offset_id: ShortText = always("")
+    topic: Name = always("")
+    queue_id: Int32 = always(0)
+    keys: Rows[Text] = always(factory=list)
+    tags: Text | None = None
+    due_ms: Int64 = always(0)
+    stored_ms: Int64 = always(0)
+    size_bytes: Int64 = always(0)
+    level: Int32 | None = None
     is_recalled: bool = always(False)
 
 
 class DelayedLines(Body):
-    messages: list[DelayedLine] = always(factory=list)
+    messages: Rows[DelayedLine] = always(factory=list)
     is_truncated: bool = always(False)
 
 
@@ -77,38 +78,38 @@ class ListDelayedMessages(Command, code=30_343, permission="describe", resources
     from_ms: Int64 = 0
     to_ms: Int64 = TIME_MAX_MS
     count: Int32 = LISTED_MAX
-    topic: str | None = None
-    offset_id: str | None = None
+    topic: Name | None = None
+    offset_id: ShortText | None = None
 
 
 class RecallDelayedMessage(Command, code=30_344, permission="admin", resources={}):
     """An operator recalls a message that waits for its time. Body of the answer: DelayedLines with this
     message."""
 
-    offset_id: str
+    offset_id: ShortText
 
 
 class TransactionLine(Body):
     """One open transaction."""
 
-    id: str = always("")
-    transaction_id: str = always("")
-    offset_id: str = always("")
-    topic: str = always("")
-    producer_group: str = always("")
-    keys: list[str] = always(factory=list)
-    tags: str | None = None
-    began_ms: int = always(0)
-    stored_ms: int = always(0)
-    size_bytes: int = always(0)
-    checks: int = always(0)
-    next_check_ms: int | None = None
+    id: ShortText = always("")
+    transaction_id: LongText = always("")
+    offset_id: ShortText = always("")
+    topic: Name = always("")
+    producer_group: Name = always("")
+    keys: Rows[Text] = always(factory=list)
+    tags: Text | None = None
+    began_ms: Int64 = always(0)
+    stored_ms: Int64 = always(0)
+    size_bytes: Int64 = always(0)
+    checks: Int32 = always(0)
+    next_check_ms: Int64 | None = None
 
 
 class TransactionLines(Body):
-    transactions: list[TransactionLine] = always(factory=list)
-    total: int = always(0)
-    checks_max: int = always(0)
+    transactions: Rows[TransactionLine] = always(factory=list)
+    total: Int64 = always(0)
+    checks_max: Int32 = always(0)
 
 
 class ListTransactions(Command, code=30_345, permission="describe", resources={}):
@@ -116,13 +117,13 @@ class ListTransactions(Command, code=30_345, permission="describe", resources={}
     only the one with `offset_id`."""
 
     count: Int32 = LISTED_MAX
-    producer_group: str | None = None
-    offset_id: str | None = None
+    producer_group: Name | None = None
+    offset_id: ShortText | None = None
 
 
 class DecideTransaction(Command, code=30_346, permission="admin", resources={}):
     """An operator ends an open transaction. Body of the answer: TransactionLines with this transaction as it
     was before."""
 
-    offset_id: str
+    offset_id: ShortText
     commit: bool

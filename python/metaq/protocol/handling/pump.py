@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from metaq._core import Answer, Closed, ConnectionGone, Listener, Request
+from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers
-from metaq.protocol.errors import Unreachable
+from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.handling.slots import QUESTION_BYTES, QuestionLimits, Questions, Slots
 from metaq.protocol.handling.slow_requests import SlowRequests
@@ -105,7 +106,7 @@ class Pump:
         self, connection: int, command: Command, body: bytes = b"", timeout: float = 3.0
     ) -> Reply:
         """Asks a connected client. Raises Unreachable if it has left or does not answer, and Refused if too
-        many requests wait for clients already."""
+        many requests wait for clients already, or if its answer is too long."""
         with self.waiting_for_client(len(body)):
             return await self._invoke(connection, command, body, timeout)
 
@@ -120,11 +121,18 @@ class Pump:
         self._waiting.setdefault(connection, {})[opaque] = future
         try:
             async with asyncio.timeout(timeout):
-                return await future
+                reply = await future
         except TimeoutError:
             raise Unreachable(f"{type(command).__name__}: no answer within {timeout:g} s") from None
         finally:
             self._forget(connection, opaque)
+        if len(reply.body) > command.answer_bytes_max:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{type(command).__name__}: the client answers with {len(reply.body)} bytes, the limit is "
+                f"{command.answer_bytes_max}",
+            )
+        return reply
 
     @contextmanager
     def waiting_for_client(self, size_bytes: int = 0, questions: int = 1) -> Iterator[None]:

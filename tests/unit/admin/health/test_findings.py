@@ -54,6 +54,7 @@ def test_every_finding_has_a_sentence_and_a_command() -> None:
         checks=(CheckReport("writable", "the disk is full."),),
         permission=4,
         damaged_records=2,
+        set_aside=1,
         sends_over_limit=3,
         limits_waiting=4,
         connections_cut=5,
@@ -77,7 +78,14 @@ def test_every_finding_has_a_sentence_and_a_command() -> None:
     )
     assert {finding.kind for finding in found} == {
         *("name-server-unreachable", "broker-unreachable", "not-writable", "not-permitted", "disk-full"),
-        *("damaged-records", "sends-over-limit", "limits-waiting", "connections-cut", "clock-skew"),
+        *(
+            "damaged-records",
+            "set-aside",
+            "sends-over-limit",
+            "limits-waiting",
+            "connections-cut",
+            "clock-skew",
+        ),
         *("subscription-conflict", "consumers-behind", "dead-letters", "groups-unknown", "facts-unknown"),
     }
     for finding in found:
