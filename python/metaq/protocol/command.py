@@ -7,12 +7,13 @@ unless `msgspec.field(name=…)` says otherwise. Unknown fields are ignored, bec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import msgspec
 
 from metaq.protocol.errors import ProtocolError
-from metaq.settings import KIB
+from metaq.settings import KIB, MIB
 
 Permission = Literal["none", "describe", "read", "write", "admin", "cluster"]
 """The right that a caller needs on the named resources.
@@ -37,6 +38,22 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
+LINES_MAX: Final = 50_000
+ANSWER_BYTES_MAX: Final = 16 * MIB - 64 * KIB
+"""Clients of RocketMQ read frames of up to 16 MiB, with the header."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMax:
+    """The most that an answer may list. `metaq.protocol.handling.bounded_answer` checks it while a handler
+    collects."""
+
+    lines: int = LINES_MAX
+    size_bytes: int = ANSWER_BYTES_MAX
+    instead: str = ""
+    """A shorter question, for the refusal."""
+
+
 class FieldsMeta(msgspec.StructMeta):
     """Takes a command's own keywords out of the class statement, because msgspec would not accept them."""
 
@@ -53,6 +70,9 @@ class FieldsMeta(msgspec.StructMeta):
         hot: bool | None = None,
         reply: type[Fields] | None = None,
         body_bytes_max: int | None = None,
+        answer_max: AnswerMax | None = None,
+        ends_with_connection: bool | None = None,
+        has_reserved_slots: bool | None = None,
         **options: Any,
     ) -> FieldsMeta:
         cls = super().__new__(mcls, name, bases, namespace, **options)
@@ -64,6 +84,12 @@ class FieldsMeta(msgspec.StructMeta):
             "hot": hot,
             "reply": reply,
             "body_bytes_max": body_bytes_max,
+            "answer_max": answer_max,
+            # A command that lists something changes nothing, unless it says otherwise.
+            "ends_with_connection": answer_max is not None or None
+            if ends_with_connection is None
+            else ends_with_connection,
+            "has_reserved_slots": has_reserved_slots,
         }
         for attribute, value in own.items():
             if value is not None:
@@ -118,6 +144,13 @@ class Command(Fields):
     body_bytes_max: ClassVar[int] = 512 * KIB
     """A longer body is refused unread. Its handler reads it on the event loop, in a few milliseconds at most;
     commands whose bodies may be longer are read elsewhere, or not at all."""
+    answer_max: ClassVar[AnswerMax | None] = None
+    """The bound of an answer with a list or a table. Every command that has such an answer declares it."""
+    ends_with_connection: ClassVar[bool] = False
+    """Whether the command only asks: it is cancelled if its connection closes, and not handled at all if it
+    is oneway. A command that changes something is finished once it has begun."""
+    has_reserved_slots: ClassVar[bool] = False
+    """Whether some slots are kept for it, because clients and brokers need the answer to stay alive."""
 
 
 def commands(base: type[Command] = Command) -> Iterator[type[Command]]:

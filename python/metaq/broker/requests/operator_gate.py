@@ -8,7 +8,6 @@ peer has to do.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
@@ -21,7 +20,7 @@ from metaq.protocol.commands.waiting import (
     ListTransactions,
     RecallDelayedMessage,
 )
-from metaq.protocol.dispatch import Handlers, Request
+from metaq.protocol.dispatch import Handlers, Request, Unfinished
 
 CODES: Final = frozenset(
     command.code
@@ -43,7 +42,7 @@ class OperatorGate(Handlers):
         self._handlers = handlers
         self._sources = sources
 
-    def begin(self, request: Request) -> Awaitable[None] | None:
+    def begin(self, request: Request) -> Unfinished | None:
         if request.code not in CODES or self._is_welcome(request.remote):
             return self._handlers.begin(request)
         if not request.oneway:

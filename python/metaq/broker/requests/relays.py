@@ -23,11 +23,14 @@ from metaq.protocol.commands.clients import (
 )
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
+from metaq.protocol.handling.bounded_answer import BoundedAnswer
 from metaq.protocol.handling.pump import Pump
 from metaq.protocol.java_json import MessageQueue
 from metaq.work_pools import WorkPools
 
 MESSAGE_ID_CHARACTERS = (32, 56)
+STATUS_BYTES = 64
+"""About the size of a queue in the status of a consumer."""
 """Lengths with an IPv4 and with an IPv6 address in front; the last 16 digits are the physical offset."""
 
 
@@ -97,7 +100,14 @@ class Relays:
         by_client = {
             member.client_id: table for member, table in zip(asked, told, strict=True) if table is not None
         }
-        return Response(body=GetConsumerStatusBody(consumer_table=by_client).encode())
+
+        def collect() -> bytes:
+            answer = BoundedAnswer(GetConsumerStatus)
+            for client_id, table in by_client.items():
+                answer.add(len(client_id) + STATUS_BYTES * len(table), lines=len(table) + 1)
+            return answer.encoded(GetConsumerStatusBody(consumer_table=by_client))
+
+        return Response(body=await self._pools.look_ups.run(request.connection, collect))
 
     async def _status(self, member: Member, question: Command) -> dict[MessageQueue, int] | None:
         """None if the client does not answer; others may."""

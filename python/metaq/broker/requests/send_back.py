@@ -57,7 +57,7 @@ class Retries:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         if config.retry_queue_nums <= 0:
             return None  # The group does not want failed messages again.
-        stored = await self._pools.look_ups.run(
+        stored = await self._pools.storing.run(
             request.connection, lambda: readable_record(self._store, command.physical_offset)
         )
         if stored is None:

@@ -34,7 +34,7 @@ class BrokerState:
         self._announce = announce
         self._node = node
         self.topics = Topics(options, clock, journal, self._topics_changed)
-        self.groups = Groups(options, clock, journal, self._groups_changed)
+        self.groups = Groups(options, clock, journal, self._groups_changed, node.pools)
         self.locks = QueueLocks(
             clock,
             self.topics,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from metaq.protocol.bodies import Body, always
-from metaq.protocol.command import Command, Int32
+from metaq.protocol.command import AnswerMax, Command, Int32
 
 PAGE_MAX: Final = 1_000
 """Topics or groups of one page. A page may have fewer, because a broker bounds its work by queues as well."""
@@ -35,7 +35,13 @@ class TopicLines(Body):
     is_last: bool = always(True)
 
 
-class GetTopicFigures(Command, code=30_325, permission="describe", resources={"topic": "topic"}):
+class GetTopicFigures(
+    Command,
+    code=30_325,
+    permission="describe",
+    resources={"topic": "topic"},
+    answer_max=AnswerMax(lines=PAGE_MAX),
+):
     """Body of the answer: TopicLines in the order of their names, from behind `after` on, or only `topic`."""
 
     after: str = ""
@@ -44,8 +50,8 @@ class GetTopicFigures(Command, code=30_325, permission="describe", resources={"t
 
 
 class GroupLine(Body):
-    """One group. `lag` is missing if it has committed nothing, `lag_ms` if nothing waits, `enabled` if the
-    broker is an older one."""
+    """One group. `lag` is missing if it has committed nothing or has more queues than a broker looks at,
+    `lag_ms` if nothing waits, `enabled` if the broker is an older one."""
 
     name: str = always("")
     members: int = always(0)
@@ -61,7 +67,13 @@ class GroupLines(Body):
     is_last: bool = always(True)
 
 
-class GetGroupFigures(Command, code=30_326, permission="describe", resources={"group": "group"}):
+class GetGroupFigures(
+    Command,
+    code=30_326,
+    permission="describe",
+    resources={"group": "group"},
+    answer_max=AnswerMax(lines=PAGE_MAX),
+):
     """Body of the answer: GroupLines in the order of their names, from behind `after` on, or only `group`."""
 
     after: str = ""
