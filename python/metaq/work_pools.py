@@ -3,6 +3,9 @@
 Such work never runs on the event loop. Each kind has threads of its own, so that no kind starves another, and
 within a kind every connection gets its turn. If the processors are busy, the threads that serve connections
 run first.
+
+Work that nobody waits for any more does not begin. If it runs already, it ends at its next step
+(`let_event_loop_run`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
@@ -33,6 +36,35 @@ NICENESS = 5
 left to them: a thread that holds Python's lock must not wait for long."""
 
 _T = TypeVar("_T")
+
+
+class GivenUp(Exception):
+    """Ends work on a thread: nobody waits for its result any more."""
+
+
+class _Work(Generic[_T]):
+    """One piece of work, which can be given up while it runs."""
+
+    def __init__(self, work: Callable[[], _T]) -> None:
+        self._work = work
+        self.is_given_up = False
+
+    def __call__(self) -> _T:
+        if self.is_given_up:
+            raise GivenUp
+        _current.work = self
+        try:
+            return self._work()
+        finally:
+            _current.work = None
+
+
+class _Current(threading.local):
+    work: _Work[Any] | None = None
+
+
+_current = _Current()
+"""The work of the current thread."""
 
 
 class WorkPool:
@@ -52,12 +84,22 @@ class WorkPool:
 
     async def run(self, connection: int, work: Callable[[], _T]) -> _T:
         """Runs the work on a thread, in this connection's turn. Raises Refused if too much of this connection
-        waits already."""
+        waits already. If the caller is cancelled, the work does not begin, or ends at its next step."""
         await self._take_thread(connection)
+        piece = _Work(work)
+        result = asyncio.get_running_loop().run_in_executor(self._threads, piece)
+        # The thread is free when the work has ended, which may be after the caller has given it up.
+        result.add_done_callback(self._ended)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        finally:
-            self._pass_on()
+            return await asyncio.shield(result)
+        except asyncio.CancelledError:
+            piece.is_given_up = True
+            raise
+
+    def _ended(self, result: asyncio.Future[Any]) -> None:
+        if not result.cancelled():
+            result.exception()  # Marks it as seen: a caller that was cancelled does not look.
+        self._pass_on()
 
     def waiting(self, connection: int) -> int:
         return len(self._waiting.get(connection, ()))
@@ -97,11 +139,14 @@ class WorkPool:
 
 def let_event_loop_run() -> None:
     """Gives Python's lock away for a moment. Long work on a thread calls it about every half millisecond.
+    Raises GivenUp if nobody waits for the work any more.
 
     Otherwise the event loop waits for 5 ms each time it wants to run, and longer if the processors are busy:
     then the thread may lose its processor while it holds the lock.
     """
     time.sleep(0)
+    if _current.work is not None and _current.work.is_given_up:
+        raise GivenUp
 
 
 def _yield_to_others(niceness: int) -> None:
@@ -129,4 +174,5 @@ class WorkPools:
     reading: WorkPool = field(default_factory=lambda: WorkPool("reading", 1, READS_WAITING_MAX))
     """Long bodies of requests, and of the answers of clients. JSON is decoded under Python's lock."""
     storing: WorkPool = field(default_factory=lambda: WorkPool("storing", 8, niceness=0))
-    """Copies of messages; each waits until the store confirms it."""
+    """Copies of messages; each is read and waits until the store confirms it. So consumers that give messages
+    back do not wait for those who look things up."""

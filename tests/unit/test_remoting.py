@@ -25,6 +25,7 @@ from metaq.protocol.commands.routes import (
 from metaq.protocol.dispatch import Handlers, Request, Response, Unavailable, handles
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.pump import Pump
+from metaq.protocol.reply import Reply
 from metaq.remoting import Connection, Connections, split_address
 from metaq.settings import ServerSettings
 from tests.support.waiting import run, until
@@ -35,6 +36,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
+        self.begun = 0
         self.waiting = 0
         self.waiting_most = 0
         self.heard: list[str] = []
@@ -48,6 +50,7 @@ class Echo:
 
     @handles(GetTopicsByCluster)
     async def get_topics(self, command: GetTopicsByCluster, request: Request) -> Response:
+        self.begun += 1
         self.waiting += 1
         self.waiting_most = max(self.waiting, self.waiting_most)
         try:
@@ -261,20 +264,88 @@ def test_a_client_without_answers() -> None:
 
 def test_asynchronous_handlers_are_bounded() -> None:
     async def scenario() -> None:
-        async with running(tasks_max=8) as peer:
-            connection = await Connection.open(peer.address)
+        async with running(tasks_max=64) as peer:
+            connections = [await Connection.open(peer.address) for _ in range(70)]
             calls = [
                 asyncio.create_task(connection.call(GetTopicsByCluster(str(number)), timeout=60))
-                for number in range(100)
+                for number in range(3)
+                for connection in connections
             ]
-            await until(lambda: peer.echo.waiting == 8)
+            # The last four slots are for requests that keep clients alive.
+            await until(lambda: peer.echo.waiting == 60)
             await asyncio.sleep(0.1)
-            assert peer.echo.waiting == 8
+            assert peer.echo.waiting == 60
             peer.echo.gate.set()
             replies = await asyncio.gather(*calls)
-            assert [reply.body for reply in replies] == [str(number).encode() for number in range(100)]
-            assert peer.echo.waiting_most == 8
+            assert [reply.body for reply in replies] == [b"%d" % n for n in range(3) for _ in connections]
+            assert peer.echo.waiting_most == 60
+            for connection in connections:
+                await connection.close()
+
+    run(scenario)
+
+
+def asked_without_end(connections: list[Connection], count: int) -> list[asyncio.Task[Reply]]:
+    return [
+        asyncio.create_task(connection.call(GetTopicsByCluster("flood"), timeout=60))
+        for _ in range(count)
+        for connection in connections
+    ]
+
+
+def test_newcomers_and_synchronous_handlers_do_not_wait_for_those_who_ask_without_end() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            flood = [await Connection.open(peer.address) for _ in range(9)]
+            calls = asked_without_end(flood, 130)
+            await until(lambda: peer.echo.waiting >= 500)
+            newcomer = await Connection.open(peer.address)
+            assert (await newcomer.call(GetRouteInfoByTopic("T"))).check().body == b"T"
+            before = peer.echo.waiting
+            call = asyncio.create_task(newcomer.call(GetTopicsByCluster("new"), timeout=60))
+            await until(lambda: peer.echo.waiting == before + 1)
+            peer.echo.gate.set()
+            assert (await call).body == b"new"
+            await asyncio.gather(*calls)
+            for connection in (*flood, newcomer):
+                await connection.close()
+
+    run(scenario)
+
+
+def test_a_closed_connection_has_nothing_under_way_and_nothing_begins() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            flood = [await Connection.open(peer.address) for _ in range(9)]
+            calls = asked_without_end(flood, 300)
+            await until(lambda: peer.echo.waiting >= 500)
+            for connection in flood:
+                await connection.close()
+            await asyncio.gather(*calls, return_exceptions=True)
+            await until(lambda: len(peer.closed) == 9)
+            begun = peer.echo.begun
+            await until(lambda: peer.echo.waiting == 0)
+            newcomer = await Connection.open(peer.address)
+            assert (await newcomer.call(GetRouteInfoByTopic("T"))).check().body == b"T"
+            assert peer.echo.begun == begun < 1024, "no request of theirs begins after they have left"
+            assert peer.pump._slots.free == 1024
+            await newcomer.close()
+
+    run(scenario)
+
+
+def test_oneway_requests_of_a_closed_connection_are_done() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address)
+            calls = asked_without_end([connection], 300)
+            await until(lambda: peer.echo.waiting >= 100)
+            for number in range(10):
+                await connection.send_oneway(GetRouteInfoByTopic(str(number)))
             await connection.close()
+            await asyncio.gather(*calls, return_exceptions=True)
+            await until(lambda: len(peer.closed) == 1)
+            assert peer.echo.heard == [str(number) for number in range(10)]
 
     run(scenario)
 

@@ -6,12 +6,13 @@ import asyncio
 import os
 import sys
 import threading
+import time
 
 import pytest
 
 from metaq.protocol.errors import Refused
-from metaq.work_pools import NICENESS, WorkPool, WorkPools
-from tests.support.waiting import run
+from metaq.work_pools import NICENESS, WorkPool, WorkPools, let_event_loop_run
+from tests.support.waiting import run, until
 
 
 def test_connections_take_turns() -> None:
@@ -72,6 +73,39 @@ def test_a_request_that_is_given_up_keeps_no_thread() -> None:
         with pytest.raises(ZeroDivisionError):
             await pool.run(2, lambda: 1 // 0)
         assert await pool.run(2, lambda: 6) == 6
+
+    run(scenario)
+
+
+def test_work_that_nobody_waits_for_ends_at_its_next_step_or_never_begins() -> None:
+    async def scenario() -> None:
+        pool = WorkPool("test", 1)
+        steps = 0
+        stopped = threading.Event()
+
+        def long_work() -> None:
+            nonlocal steps
+            try:
+                for _ in range(20_000):
+                    time.sleep(0.001)
+                    steps += 1
+                    let_event_loop_run()
+            finally:
+                stopped.set()
+
+        begun: list[int] = []
+        running = asyncio.create_task(pool.run(1, long_work))
+        queued = [asyncio.create_task(pool.run(1, lambda: begun.append(1))) for _ in range(100)]
+        await until(lambda: steps > 3)
+        for task in (running, *queued):
+            task.cancel()
+        await asyncio.gather(running, *queued, return_exceptions=True)
+        assert all(task.cancelled() for task in (running, *queued))
+        assert await pool.run(2, lambda: 5) == 5
+        # The one thread was free only once the long work had ended.
+        assert stopped.is_set()
+        assert steps < 20_000
+        assert begun == []
 
     run(scenario)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -21,7 +21,7 @@ from metaq.journal.journal import Entry
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.commands import admin, clients, groups, health, messages, offsets, replication, topics
-from metaq.protocol.dispatch import Handlers, Request
+from metaq.protocol.dispatch import Handlers, Request, Unfinished
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.process_options import ProcessOptions
 
@@ -81,7 +81,7 @@ class ReplicaHandlers(Handlers):
         self._here = frozenset(command.code for command in ANSWERED_HERE)
         self._without_master = frozenset(command.code for command in WITHOUT_MASTER if stands_in)
 
-    def begin(self, request: Request) -> Awaitable[None] | None:
+    def begin(self, request: Request) -> Unfinished | None:
         if request.code in self._here or _concerns_process(request):
             return self._handlers.begin(request)
         if isinstance(request, CoreRequest) and request.relay():

@@ -25,6 +25,7 @@ from metaq.protocol.bodies import (
     TopicRouteData,
 )
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
 from metaq.protocol.commands.cluster import (
     BrokerHeartbeat,
     BrokerRegistered,
@@ -52,6 +53,7 @@ from metaq.protocol.commands.routes import (
 )
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused
+from metaq.protocol.handling.bounded_answer import BoundedAnswer
 from metaq.protocol.handling.operator_requests import OperatorSources, is_welcome
 from metaq.remoting import check_endpoint
 from metaq.work_pools import WorkPool
@@ -62,6 +64,8 @@ REGISTRATIONS_WAITING_MAX: Final = 16
 """Large registrations of one connection that may wait for the thread that reads them."""
 KEY_CHARACTERS_MIN: Final = 16
 KEY_CHARACTERS_MAX: Final = 128
+BROKER_BYTES: Final = 160
+"""About the size of a broker in a table, without its name."""
 UNIT_FLAG: Final = 1
 UNIT_SUBSCRIPTION_FLAG: Final = 2
 
@@ -228,6 +232,7 @@ class RouteRequests:
         self._key_values = key_values
         self._options = options
         self._operators: OperatorSources = operators
+        self._lists = WorkPool("lists", 1)
 
     @handles(GetRouteInfoByTopic)
     def get_route_info_by_topic(self, command: GetRouteInfoByTopic, request: Request) -> Response:
@@ -245,16 +250,36 @@ class RouteRequests:
         return Response(body=route.encode(bare_integer_keys=not standard))
 
     @handles(GetBrokerClusterInfo)
-    def get_broker_cluster_info(self, command: GetBrokerClusterInfo, request: Request) -> Response:
-        return Response(body=self._routes.cluster_info().encode())
+    async def get_broker_cluster_info(self, command: GetBrokerClusterInfo, request: Request) -> Response:
+        info = self._routes.cluster_info()
+
+        def encode() -> bytes:
+            answer = BoundedAnswer(GetBrokerClusterInfo)
+            for name, data in info.broker_addr_table.items():
+                answer.add(BROKER_BYTES + 3 * len(name), lines=1 + len(data.broker_addrs))
+            return answer.encoded(info)
+
+        return Response(body=await self._lists.run(request.connection, encode))
+
+    async def _listed(
+        self, request: Request, command: type[Command], topics: Callable[[], list[str]]
+    ) -> Response:
+        """Lists topics on a thread: there may be a million of them."""
+
+        def collect() -> bytes:
+            answer, found = BoundedAnswer(command), topics()
+            answer.add(sum(map(len, found)) + 3 * len(found), lines=len(found))
+            return answer.encoded(TopicList(None, found))
+
+        return Response(body=await self._lists.run(request.connection, collect))
 
     @handles(GetAllTopicListFromNameServer)
-    def get_all_topic_list(self, command: GetAllTopicListFromNameServer, request: Request) -> Response:
-        return _topic_list(self._routes.topics())
+    async def get_all_topic_list(self, command: GetAllTopicListFromNameServer, request: Request) -> Response:
+        return await self._listed(request, GetAllTopicListFromNameServer, lambda: self._routes.topics())
 
     @handles(GetTopicsByCluster)
-    def get_topics_by_cluster(self, command: GetTopicsByCluster, request: Request) -> Response:
-        return _topic_list(self._routes.topics(command.cluster))
+    async def get_topics_by_cluster(self, command: GetTopicsByCluster, request: Request) -> Response:
+        return await self._listed(request, GetTopicsByCluster, lambda: self._routes.topics(command.cluster))
 
     @handles(GetSystemTopicListFromNameServer)
     def get_system_topic_list(self, command: GetSystemTopicListFromNameServer, request: Request) -> Response:
@@ -264,18 +289,30 @@ class RouteRequests:
         return _topic_list(topics, self._routes.any_address())
 
     @handles(GetUnitTopicList)
-    def get_unit_topic_list(self, command: GetUnitTopicList, request: Request) -> Response:
-        return _topic_list(self._routes.topics_by_flag(having=UNIT_FLAG))
+    async def get_unit_topic_list(self, command: GetUnitTopicList, request: Request) -> Response:
+        return await self._listed(
+            request, GetUnitTopicList, lambda: self._routes.topics_by_flag(having=UNIT_FLAG)
+        )
 
     @handles(GetHasUnitSubTopicList)
-    def get_has_unit_sub_topic_list(self, command: GetHasUnitSubTopicList, request: Request) -> Response:
-        return _topic_list(self._routes.topics_by_flag(having=UNIT_SUBSCRIPTION_FLAG))
+    async def get_has_unit_sub_topic_list(
+        self, command: GetHasUnitSubTopicList, request: Request
+    ) -> Response:
+        return await self._listed(
+            request,
+            GetHasUnitSubTopicList,
+            lambda: self._routes.topics_by_flag(having=UNIT_SUBSCRIPTION_FLAG),
+        )
 
     @handles(GetHasUnitSubUnUnitTopicList)
-    def get_has_unit_sub_un_unit_topic_list(
+    async def get_has_unit_sub_un_unit_topic_list(
         self, command: GetHasUnitSubUnUnitTopicList, request: Request
     ) -> Response:
-        return _topic_list(self._routes.topics_by_flag(having=UNIT_SUBSCRIPTION_FLAG, lacking=UNIT_FLAG))
+        return await self._listed(
+            request,
+            GetHasUnitSubUnUnitTopicList,
+            lambda: self._routes.topics_by_flag(having=UNIT_SUBSCRIPTION_FLAG, lacking=UNIT_FLAG),
+        )
 
     @handles(WipeWritePermissionOfBroker)
     def wipe_write_permission_of_broker(

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Generator, Iterator
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import Final, TypeVar, cast
 
 from metaq.nameserver.brokers import Broker, Registration, Replicas
@@ -306,8 +307,9 @@ class RouteTable:
     def clusters(self) -> dict[str, list[str]]:
         """The broker names of each cluster."""
         clusters: dict[str, list[str]] = {}
-        for name in sorted(self._replicas):
-            clusters.setdefault(self._replicas[name].cluster, []).append(name)
+        # Also called on a thread, while brokers come and go.
+        for name, replicas in sorted(self._replicas.items(), key=itemgetter(0)):
+            clusters.setdefault(replicas.cluster, []).append(name)
         return dict(sorted(clusters.items()))
 
     def is_broker_or_cluster(self, topic: str) -> bool:

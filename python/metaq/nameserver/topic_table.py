@@ -152,11 +152,13 @@ class TopicTable:
             )
 
     def listed_by_flag(self, having: int, lacking: int) -> list[str]:
-        """Topics by the bits of their system flag, as the first of their brokers says."""
+        """Topics by the bits of their system flag, as the first of their brokers says. Also called on a
+        thread, while topics come and go."""
         return [
             topic
-            for topic in self._flagged
-            if (flag := (queues := self._by_topic[topic])[min(queues)].topic_sys_flag) & having == having
+            for topic in list(self._flagged)
+            if (queues := dict(self._by_topic.get(topic, _NOTHING)))
+            and (flag := queues[min(queues)].topic_sys_flag) & having == having
             and not flag & lacking
         ]
 

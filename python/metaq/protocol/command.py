@@ -7,12 +7,13 @@ unless `msgspec.field(name=…)` says otherwise. Unknown fields are ignored, bec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args, get_origin
 
 import msgspec
 
 from metaq.protocol.errors import ProtocolError
-from metaq.settings import KIB
+from metaq.settings import KIB, MIB
 
 Permission = Literal["none", "describe", "read", "write", "admin", "cluster"]
 """The right that a caller needs on the named resources.
@@ -37,6 +38,22 @@ LOOP_BYTES_MAX: Final = 32 * KIB
 """No body longer than this is read on the event loop."""
 
 
+LINES_MAX: Final = 50_000
+ANSWER_BYTES_MAX: Final = 16 * MIB - 64 * KIB
+"""Clients of RocketMQ read frames of up to 16 MiB, with the header."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMax:
+    """The most that an answer may list. `metaq.protocol.handling.bounded_answer` checks it while a handler
+    collects."""
+
+    lines: int = LINES_MAX
+    size_bytes: int = ANSWER_BYTES_MAX
+    instead: str = ""
+    """A shorter question, for the refusal."""
+
+
 class FieldsMeta(msgspec.StructMeta):
     """Takes a command's own keywords out of the class statement, because msgspec would not accept them."""
 
@@ -54,6 +71,9 @@ class FieldsMeta(msgspec.StructMeta):
         reply: type[Fields] | None = None,
         body_bytes_max: int | None = None,
         answer_bytes_max: int | None = None,
+        answer_max: AnswerMax | None = None,
+        ends_with_connection: bool | None = None,
+        has_reserved_slots: bool | None = None,
         **options: Any,
     ) -> FieldsMeta:
         cls = super().__new__(mcls, name, bases, namespace, **options)
@@ -66,6 +86,12 @@ class FieldsMeta(msgspec.StructMeta):
             "reply": reply,
             "body_bytes_max": body_bytes_max,
             "answer_bytes_max": answer_bytes_max,
+            "answer_max": answer_max,
+            # A command that lists something changes nothing, unless it says otherwise.
+            "ends_with_connection": answer_max is not None or None
+            if ends_with_connection is None
+            else ends_with_connection,
+            "has_reserved_slots": has_reserved_slots,
         }
         for attribute, value in own.items():
             if value is not None:
@@ -122,6 +148,13 @@ class Command(Fields):
     (`handling/body_reading.py`)."""
     answer_bytes_max: ClassVar[int] = LOOP_BYTES_MAX
     """The longest body of a client's answer, if a broker asks. A longer one is refused unread."""
+    answer_max: ClassVar[AnswerMax | None] = None
+    """The bound of an answer with a list or a table. Every command that has such an answer declares it."""
+    ends_with_connection: ClassVar[bool] = False
+    """Whether the command only asks: it is cancelled if its connection closes, and not handled at all if it
+    is oneway. A command that changes something is finished once it has begun."""
+    has_reserved_slots: ClassVar[bool] = False
+    """Whether some slots are kept for it, because clients and brokers need the answer to stay alive."""
 
 
 def commands(base: type[Command] = Command) -> Iterator[type[Command]]:

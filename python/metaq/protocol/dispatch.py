@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -97,6 +97,34 @@ def handled_by(kind: type) -> Iterator[tuple[type[Command], str]]:
             yield command, name
 
 
+class Unfinished:
+    """The rest of the work of an asynchronous handler: it is awaited, or dropped before it begins."""
+
+    def __init__(self, request: Request, outcome: Awaitable[Outcome], command: type[Command]) -> None:
+        self._request = request
+        self._outcome = outcome
+        self.command = command
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._finish().__await__()
+
+    async def _finish(self) -> None:
+        request = self._request
+        try:
+            response = await self._outcome
+        except asyncio.CancelledError:
+            _respond(request, Response(ResponseCode.SERVICE_NOT_AVAILABLE, "this server stops: ask again"))
+            raise
+        except Exception as error:
+            response = _answer_to(error, request)
+        _respond(request, response)
+
+    def drop(self) -> None:
+        """Forgets work that has not begun."""
+        if inspect.iscoroutine(self._outcome):
+            self._outcome.close()
+
+
 class Handlers:
     """Every handler of one server, by request code."""
 
@@ -115,14 +143,16 @@ class Handlers:
     def commands(self) -> list[type[Command]]:
         return [command for command, _ in self._by_code.values()]
 
-    def begin(self, request: Request) -> Awaitable[None] | None:
-        """Handles the request. Returns the rest of the work of an asynchronous handler, to be awaited."""
+    def begin(self, request: Request) -> Unfinished | None:
+        """Handles the request. Returns the rest of the work of an asynchronous handler."""
         try:
             found = self._by_code.get(request.code)
             if found is None:
                 raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, never.remark(request.code))
             command, handler = found
             _check_body(command, request)
+            if request.oneway and command.ends_with_connection:
+                return None  # Nobody gets the answer, and there is nothing else to do.
             outcome = handler(command.parse(request.fields), request)
         except Exception as error:
             _respond(request, _answer_to(error, request))
@@ -130,7 +160,7 @@ class Handlers:
         if outcome is None or isinstance(outcome, Response):
             _respond(request, outcome)
             return None
-        return _finish(request, outcome)
+        return Unfinished(request, outcome, command)
 
     async def answer(self, request: Request) -> None:
         """Handles the request to its end."""
@@ -160,17 +190,6 @@ def _check_body(command: type[Command], request: Request) -> None:
             ResponseCode.INVALID_PARAMETER,
             f"the body of this request ({command.__name__}) has {size} bytes, the limit is {limit}",
         )
-
-
-async def _finish(request: Request, outcome: Awaitable[Outcome]) -> None:
-    try:
-        response = await outcome
-    except asyncio.CancelledError:
-        _respond(request, Response(ResponseCode.SERVICE_NOT_AVAILABLE, "this server stops: ask again"))
-        raise
-    except Exception as error:
-        response = _answer_to(error, request)
-    _respond(request, response)
 
 
 def _answer_to(error: Exception, request: Request) -> Response:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 from collections import Counter
 from types import ModuleType
-from typing import get_args
+from typing import get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
 
 import metaq.broker
@@ -94,3 +96,81 @@ def test_what_never_applies_is_told_with_a_reason_and_is_no_command() -> None:
     assert {command.code for command in all_commands()}.isdisjoint(never.WHY)
     assert never.remark(513).startswith("request code 513 is not supported: MetaQ has no static topics")
     assert never.remark(4711) == "request code 4711 is not supported"
+
+
+ANSWER = re.compile(r"[Bb]ody of the answer: (\w+)|[Bb]ody both ways: (\w+)")
+WORDS = {"the", "a", "one", "seven", "stored", "properties"}
+"""After which a docstring describes an answer without the name of a class."""
+PLAIN_ANSWERS = {
+    "GetTimerCheckPoint",
+    "GetBrokerConfig",
+    "GetNameServerConfig",
+    "ViewMessageById",
+    # Answers of clients, which `QuestionLimits` and the limits of frames bound.
+    "GetConsumerRunningInfo",
+    "ConsumeMessageDirectly",
+}
+"""Commands whose answers list nothing, and those that pass on what a client answers."""
+
+
+def answer_body(command: type[Command]) -> str | None:
+    """The name of the class, or the first word of its description."""
+    found = ANSWER.search(command.__doc__ or "")
+    return None if found is None else found[1] or found[2]
+
+
+def lists(kind: object) -> bool:
+    """Whether a value of this type holds a list or a table, however deep."""
+    if get_origin(kind) in (list, dict, tuple, set, frozenset):
+        return True
+    if any(lists(part) for part in get_args(kind)):
+        return True
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct) and any(map(lists, types_of(kind)))
+
+
+def types_of(kind: type) -> list[object]:
+    return list(get_type_hints(kind).values())
+
+
+def test_every_command_whose_answer_lists_something_declares_its_bound() -> None:
+    bodies = {
+        name: kind
+        for module in modules_of(metaq.protocol)
+        for name, kind in vars(module).items()
+        if inspect.isclass(kind)
+    }
+    listing = []
+    for command in all_commands():
+        answer = answer_body(command)
+        if answer is None or command.hot or command.to == "client" or command.__name__ in PLAIN_ANSWERS:
+            continue
+        assert answer in bodies or answer in WORDS, f"{command.__name__} answers with {answer}: what is it?"
+        if answer in WORDS or lists(bodies[answer]):
+            listing.append(command)
+    assert len(listing) > 40
+    assert [command.__name__ for command in listing if command.answer_max is None] == []
+
+
+def test_every_answer_with_a_body_is_described() -> None:
+    """The test above reads the descriptions."""
+    silent = []
+    for package in (metaq.broker, metaq.nameserver):
+        for module in modules_of(package):
+            for kind in vars(module).values():
+                if not inspect.isclass(kind) or kind.__module__ != module.__name__:
+                    continue
+                for command, name in handled_by(kind):
+                    source = inspect.getsource(getattr(kind, name))
+                    if re.search(r"Response\((.*, )?body=", source) and answer_body(command) is None:
+                        silent.append(command.__name__)
+    assert silent == []
+
+
+def test_a_command_that_changes_something_does_not_end_with_its_connection() -> None:
+    ending = [command for command in all_commands() if command.ends_with_connection]
+    assert len(ending) > 30
+    asking = ("describe", "cluster", "read")
+    assert [command.__name__ for command in ending if command.permission not in asking] == [
+        "ListUsers",
+        "ListAccessRules",
+    ]

@@ -146,6 +146,8 @@ struct Line {
     bytes: usize,
     /// Python has enough requests of this connection under way: the others wait here.
     paused: bool,
+    /// The connection has closed, and Python does not know yet: the line cannot be paused any more.
+    ended: bool,
     /// It is among the turns.
     has_turn: bool,
 }
@@ -207,8 +209,11 @@ impl Crossing {
         self.notice.fileno()
     }
 
-    /// Queues an event. A request or answer past the limits is refused; the end of a connection never is.
+    /// Queues an event. A request or answer past the limits is refused; the end of a connection never is. Nobody reads
+    /// the answers of a connection that has ended, so only its oneway requests are still done.
     pub fn offer(&self, event: Event) -> Result<(), Overload> {
+        // Dropped after the lock is given back.
+        let mut dropped = Vec::new();
         let mut waiting = self.waiting.lock();
         let (id, size) = match &event {
             Event::Request(crossed) | Event::Answer(crossed) => (crossed.peer.id, Some(crossed.len())),
@@ -218,6 +223,9 @@ impl Crossing {
             self.check(&waiting, id, size)?;
             waiting.requests += 1;
             waiting.bytes += size;
+        }
+        if size.is_none() {
+            dropped = waiting.end_line(id);
         }
         let Waiting { lines, turns, .. } = &mut *waiting;
         let line = lines.entry(id).or_default();
@@ -231,6 +239,8 @@ impl Crossing {
                 self.notice.set();
             }
         }
+        drop(waiting);
+        drop(dropped);
         Ok(())
     }
 
@@ -275,7 +285,7 @@ impl Crossing {
         let mut waiting = self.waiting.lock();
         let Waiting { lines, turns, .. } = &mut *waiting;
         let line = lines.entry(id).or_default();
-        line.paused = paused;
+        line.paused = paused && !line.ended;
         if line.wants_turn() {
             line.has_turn = true;
             turns.push_back(id);
@@ -311,6 +321,29 @@ impl Line {
 }
 
 impl Waiting {
+    /// Takes the requests of a connection that has ended out of its line, apart from oneways. What is left is not paused
+    /// any more: Python learns of the end soon, however much of this connection is under way.
+    fn end_line(&mut self, id: u64) -> Vec<Crossed> {
+        let line = self.lines.entry(id).or_default();
+        line.paused = false;
+        line.ended = true;
+        let mut dropped = Vec::new();
+        for event in std::mem::take(&mut line.events) {
+            match event {
+                Event::Request(crossed) if !crossed.oneway => {
+                    let size = crossed.len();
+                    line.requests -= 1;
+                    line.bytes -= size;
+                    self.requests -= 1;
+                    self.bytes -= size;
+                    dropped.push(crossed);
+                }
+                kept => line.events.push_back(kept),
+            }
+        }
+        dropped
+    }
+
     /// The next event whose connection is not paused.
     fn take_next(&mut self) -> Option<Event> {
         while let Some(id) = self.turns.pop_front() {

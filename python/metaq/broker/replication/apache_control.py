@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -20,7 +20,7 @@ from metaq.errors import CommandError
 from metaq.ha.operators.group_control import SwitchRefused
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.replication import GroupStatus, NodeStateWord, NodeStatus
-from metaq.protocol.dispatch import Handlers, Request
+from metaq.protocol.dispatch import Handlers, Request, Unfinished
 from metaq.protocol.names import MASTER_ID
 from metaq.settings import StoreSettings
 
@@ -180,7 +180,7 @@ class CopyHandlers(Handlers):
         super().__init__(requests)
         self._refusal = refusal
 
-    def begin(self, request: Request) -> Awaitable[None] | None:
+    def begin(self, request: Request) -> Unfinished | None:
         if request.code in self._by_code:
             return super().begin(request)
         if not request.oneway:

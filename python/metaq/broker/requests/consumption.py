@@ -43,12 +43,17 @@ from metaq.protocol.commands.offsets import (
 )
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.bounded_answer import BoundedAnswer, listed_once
 from metaq.protocol.java_json import MessageQueue
 from metaq.work_pools import WorkPools
 
 _T = TypeVar("_T")
 
 LINES_MAX = 1_000
+LINE_BYTES = 160
+"""About the size of a line about a queue, without the names of topic and broker."""
+NAME_BYTES = 32
+"""About the size of a name in a list."""
 NEVER = 2**63 - 1
 
 
@@ -75,17 +80,25 @@ class Consumption:
         self._parts = parts
 
     @handles(QueryTopicConsumeByWho)
-    def query_topic_consume_by_who(self, command: QueryTopicConsumeByWho, request: Request) -> Response:
-        groups = {
-            *self._parts.plane.groups_of_topic(command.topic),
-            *self._parts.clients.groups_subscribing(command.topic),
-        }
-        return Response(body=GroupList(group_list=sorted(groups)).encode())
+    async def query_topic_consume_by_who(self, command: QueryTopicConsumeByWho, request: Request) -> Response:
+        # Clients change on the event loop, so they are read here and not on the thread.
+        subscribing = list(self._parts.clients.groups_subscribing(command.topic))
+
+        def collect() -> bytes:
+            answer = BoundedAnswer(QueryTopicConsumeByWho)
+            groups = {*self._parts.plane.groups_of_topic(command.topic), *subscribing}
+            return answer.encoded(GroupList(group_list=sorted(answer.counted(groups, NAME_BYTES))))
+
+        return Response(body=await self._look_up(request, collect))
 
     @handles(QueryTopicsByConsumer)
-    def query_topics_by_consumer(self, command: QueryTopicsByConsumer, request: Request) -> Response:
-        topics = self._parts.plane.topics_of_group(command.group)
-        return Response(body=TopicList(broker_addr=self._parts.address, topic_list=topics).encode())
+    async def query_topics_by_consumer(self, command: QueryTopicsByConsumer, request: Request) -> Response:
+        def collect() -> bytes:
+            answer = BoundedAnswer(QueryTopicsByConsumer)
+            topics = list(answer.counted(self._parts.plane.topics_of_group(command.group), NAME_BYTES))
+            return answer.encoded(TopicList(broker_addr=self._parts.address, topic_list=topics))
+
+        return Response(body=await self._look_up(request, collect))
 
     @handles(QuerySubscriptionByConsumer)
     def query_subscription_by_consumer(
@@ -109,20 +122,19 @@ class Consumption:
 
     @handles(GetConsumeStats)
     async def get_consume_stats(self, command: GetConsumeStats, request: Request) -> Response:
-        stats = await self._look_up(request, lambda: self._consume_stats(command))
-        return Response(body=stats.encode())
+        return Response(body=await self._look_up(request, lambda: self._consume_stats(command)))
 
-    def _consume_stats(self, command: GetConsumeStats) -> ConsumeStats:
-        stats = ConsumeStats()
-        for name in self._topics_asked(command):
+    def _consume_stats(self, command: GetConsumeStats) -> bytes:
+        answer, stats = BoundedAnswer(GetConsumeStats), ConsumeStats()
+        for name in answer.stepwise(self._topics_asked(command)):
             topic = self._parts.topics.get(name)
             if topic is not None:
-                self._add_queues(stats, topic, topic.read_queue_nums, command.consumer_group)
-        return stats
+                self._add_queues(answer, stats, topic, topic.read_queue_nums, command.consumer_group)
+        return answer.encoded(stats)
 
     def _topics_asked(self, command: GetConsumeStats) -> list[str]:
         if command.topic_list:
-            return [name for name in command.topic_list.split(";") if name]
+            return listed_once(command.topic_list, ";")
         group = command.consumer_group
         topics = [command.topic] if command.topic else self._parts.plane.topics_of_group(group)
         return self._not_given_up(group, topics)
@@ -134,10 +146,13 @@ class Consumption:
             return [name for name in topics if name in live.subscriptions]
         return topics
 
-    def _add_queues(self, stats: ConsumeStats, topic: TopicConfig, queues: int, group: str) -> None:
+    def _add_queues(
+        self, answer: BoundedAnswer, stats: ConsumeStats, topic: TopicConfig, queues: int, group: str
+    ) -> None:
         name = topic.topic_name
+        answer.add(queues * self._queue_bytes(name), lines=queues)
         committed = self._parts.plane.offsets_of(group, name)
-        for queue_id in range(queues):
+        for queue_id in answer.stepwise(range(queues)):
             committed_offset = committed.get(queue_id, 0)
             stored_ms = self._parts.store.store_time_ms(name, queue_id, committed_offset - 1)
             stats.offset_table[self._queue(name, queue_id)] = OffsetWrapper(
@@ -148,25 +163,31 @@ class Consumption:
             )
         stats.consume_tps += self._parts.statistics.per_second(GROUP_GET, f"{name}@{group}")
 
+    def _queue_bytes(self, topic: str) -> int:
+        """About the size of one queue in an answer."""
+        return LINE_BYTES + len(topic) + len(self._parts.broker_name)
+
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(self._parts.broker_name, queue_id, topic)
 
     @handles(GetBrokerConsumeStats)
     async def get_broker_consume_stats(self, command: GetBrokerConsumeStats, request: Request) -> Response:
-        stats = await self._look_up(request, lambda: self._broker_consume_stats(command.is_order))
-        return Response(body=stats.encode())
+        # A copy, because the table changes on the event loop.
+        groups = [config.group_name for config in self._parts.groups]
+        body = await self._look_up(request, lambda: self._broker_consume_stats(groups, command.is_order))
+        return Response(body=body)
 
-    def _broker_consume_stats(self, only_ordered: bool) -> ConsumeStatsList:
+    def _broker_consume_stats(self, groups: list[str], only_ordered: bool) -> bytes:
+        answer = BoundedAnswer(GetBrokerConsumeStats)
         everything = ConsumeStatsList(broker_addr=self._parts.address)
-        for config in self._parts.groups:
-            group = config.group_name
+        for group in answer.counted(groups, NAME_BYTES):
             of_group: list[ConsumeStats] = []
             for name in self._not_given_up(group, self._parts.plane.topics_of_group(group)):
                 topic = self._parts.topics.get(name)
                 if topic is None or (only_ordered and not topic.order):
                     continue
                 stats = ConsumeStats()
-                self._add_queues(stats, topic, topic.write_queue_nums, group)
+                self._add_queues(answer, stats, topic, topic.write_queue_nums, group)
                 places = stats.offset_table.values()
                 everything.total_diff += sum(place.broker_offset - place.consumer_offset for place in places)
                 everything.total_inflight_diff += sum(
@@ -174,21 +195,22 @@ class Consumption:
                 )
                 of_group.append(stats)
             everything.consume_stats_list.append({group: of_group})
-        return everything
+        return answer.encoded(everything)
 
     # Backlog in time
 
     @handles(QueryConsumeTimeSpan)
     async def query_consume_time_span(self, command: QueryConsumeTimeSpan, request: Request) -> Response:
         topic = self._existing(command.topic)
-        spans = await self._look_up(request, lambda: self._time_spans(topic, command.group))
-        return Response(body=ConsumeTimeSpans(consume_time_span_set=spans).encode())
+        return Response(body=await self._look_up(request, lambda: self._time_spans(topic, command.group)))
 
-    def _time_spans(self, topic: TopicConfig, group: str) -> list[QueueTimeSpan]:
+    def _time_spans(self, topic: TopicConfig, group: str) -> bytes:
         store, name = self._parts.store, topic.topic_name
+        answer = BoundedAnswer(QueryConsumeTimeSpan)
+        answer.add(topic.write_queue_nums * self._queue_bytes(name), lines=topic.write_queue_nums)
         committed = self._parts.plane.offsets_of(group, name)
         spans = []
-        for queue_id in range(topic.write_queue_nums):
+        for queue_id in answer.stepwise(range(topic.write_queue_nums)):
             end = store.max_offset(name, queue_id)
             first_ms = store.store_time_ms(name, queue_id, store.min_offset(name, queue_id))
             place = committed.get(queue_id, 0)
@@ -202,29 +224,28 @@ class Consumption:
             if next_ms >= 0:
                 span.delay_time = max(self._parts.clock.now_ms() - next_ms, 0)
             spans.append(span)
-        return spans
+        return answer.encoded(ConsumeTimeSpans(consume_time_span_set=spans))
 
     @handles(QueryCorrectionOffset)
     async def query_correction_offset(self, command: QueryCorrectionOffset, request: Request) -> Response:
-        left_out = set((command.filter_groups or "").split(","))
-        groups = [
-            group
-            for group in self._parts.plane.groups_of_topic(command.topic)
-            if group not in left_out and self._parts.groups.get(group) is not None
-        ]
-        lowest = await self._look_up(request, lambda: self._lowest(command, groups))
-        return Response(body=CorrectionOffsets(correction_offsets=lowest).encode())
+        return Response(body=await self._look_up(request, lambda: self._lowest(command)))
 
-    def _lowest(self, command: QueryCorrectionOffset, groups: list[str]) -> dict[int, int]:
-        plane = self._parts.plane
+    def _lowest(self, command: QueryCorrectionOffset) -> bytes:
+        plane, answer = self._parts.plane, BoundedAnswer(QueryCorrectionOffset)
+        left_out = frozenset(listed_once(command.filter_groups or "", ","))
         lowest: dict[int, int] = {}
-        for group in groups:
-            for queue_id, place in plane.offsets_of(group, command.topic).items():
+        for group in answer.stepwise(plane.groups_of_topic(command.topic)):
+            if group in left_out or self._parts.groups.get(group) is None:
+                continue
+            places = plane.offsets_of(group, command.topic)
+            # All of them are looked at, but only the lowest ones are in the answer.
+            answer.add(lines=len(places))
+            for queue_id, place in answer.stepwise(places.items()):
                 lowest[queue_id] = min(place, lowest.get(queue_id, place))
         for queue_id, place in plane.offsets_of(command.compare_group, command.topic).items():
             if lowest.get(queue_id, NEVER) > place:
                 lowest[queue_id] = NEVER
-        return lowest
+        return answer.encoded(CorrectionOffsets(correction_offsets=lowest))
 
     # The queue itself
 
@@ -233,8 +254,7 @@ class Consumption:
         topic = self._readable(command.topic)
         if not 0 <= command.queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {command.topic} has no queue {command.queue_id}")
-        lines = await self._look_up(request, lambda: self._lines(command))
-        return Response(body=lines.encode())
+        return Response(body=await self._look_up(request, lambda: self._lines(command)))
 
     @handles(MeasureQueue)
     async def measure_queue(self, command: MeasureQueue, request: Request) -> Response:
@@ -263,8 +283,8 @@ class Consumption:
             delay_ms=max(self._parts.clock.now_ms() - stored_ms, 0) if stored_ms >= 0 else 0,
         )
 
-    def _lines(self, command: QueryConsumeQueue) -> ConsumeQueueLines:
-        store = self._parts.store
+    def _lines(self, command: QueryConsumeQueue) -> bytes:
+        answer, store = BoundedAnswer(QueryConsumeQueue), self._parts.store
         lines = ConsumeQueueLines(
             min_queue_index=store.min_offset(command.topic, command.queue_id),
             max_queue_index=store.max_offset(command.topic, command.queue_id),
@@ -277,16 +297,15 @@ class Consumption:
             else:
                 wanted_tags = dict.fromkeys(wanted_tag_codes(lines.subscription_data))
         count = min(max(command.count, 0), LINES_MAX)
-        for physical_offset, size, tag_code in store.queue_entries(
-            command.topic, command.queue_id, max(command.queue_offset, 0), count
-        ):
+        entries = store.queue_entries(command.topic, command.queue_id, max(command.queue_offset, 0), count)
+        for physical_offset, size, tag_code in answer.counted(entries, LINE_BYTES):
             is_wanted = wanted_tags is not None and (not wanted_tags or tag_code in wanted_tags)
             lines.queue_data.append(
                 ConsumeQueueLine(
                     physic_offset=physical_offset, physic_size=size, tags_code=tag_code, eval=is_wanted
                 )
             )
-        return lines
+        return answer.encoded(lines)
 
     def _readable(self, name: str) -> TopicConfig:
         check_topic(name)

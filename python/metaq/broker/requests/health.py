@@ -11,6 +11,7 @@ from metaq import __version__
 from metaq._core import BrokerPlane
 from metaq.broker.node import Node
 from metaq.broker.requests.heartbeats import language_name
+from metaq.broker.requests.spaced_work import letting_others_run
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import ConsumerGroup, Member
 from metaq.monitoring.readiness import registration_fault
@@ -34,6 +35,8 @@ from metaq.work_pools import let_event_loop_run
 
 PAIRS_MAX: Final = 50_000
 """Pairs of a group and a topic that one report looks at. That takes about a second."""
+QUEUES_MAX: Final = 500_000
+"""Queues with committed offsets that one report looks at, apart from those of its last pair."""
 PAIRS_AT_ONCE: Final = 32
 """Pairs that are looked at before the event loop may run."""
 TOPICS_AT_ONCE: Final = 1_000
@@ -117,12 +120,16 @@ class HealthRequests:
     def _backlogs(self) -> tuple[list[Backlog], bool]:
         """The largest backlogs, and whether all were looked at."""
         found: list[tuple[int, str, str]] = []
+        queues = 0
         for looked_at, (group, topic) in enumerate(self._consumed()):
-            if looked_at >= PAIRS_MAX:
+            if looked_at >= PAIRS_MAX or queues >= QUEUES_MAX:
                 return self._described(found), False
             if looked_at % PAIRS_AT_ONCE == 0:
                 let_event_loop_run()
-            messages = sum(max(end - place, 0) for _, place, end in self._places(group, topic) if place < end)
+            messages = 0
+            for _, place, end in self._places(group, topic):
+                queues += 1
+                messages += max(end - place, 0)
             if messages > 0:
                 found.append((messages, group, topic))
         return self._described(found), len(found) <= LISTED_MAX
@@ -145,7 +152,8 @@ class HealthRequests:
     def _places(self, group: str, topic: str) -> Iterator[tuple[int, int, int]]:
         """Each queue in which the group has committed: its id, the next offset to consume, and its end."""
         store = self._parts.node.store
-        for queue_id, committed in self._parts.plane.offsets_of(group, topic).items():
+        offsets = self._parts.plane.offsets_of(group, topic)
+        for queue_id, committed in letting_others_run(offsets.items()):
             first = max(committed, store.min_offset(topic, queue_id))
             yield queue_id, first, store.max_offset(topic, queue_id)
 
@@ -195,7 +203,7 @@ class HealthRequests:
     # Clients
 
     def _clients(self, first: int) -> ClientPage:
-        found = list(self._connected())
+        found = list(letting_others_run(self._connected()))
         found.sort(key=lambda client: (client[1], client[0], client[2].client_id, client[2].connection))
         page = tuple(
             ConnectedClient(

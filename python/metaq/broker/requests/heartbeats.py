@@ -40,6 +40,7 @@ from metaq.protocol.commands.clients import (
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.body_reading import is_short, read_body
+from metaq.protocol.handling.bounded_answer import BoundedAnswer
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
@@ -47,6 +48,11 @@ _log = logging.getLogger(__name__)
 HEARTBEAT_BYTES_MAX = 1024 * 1024
 CHECK_BYTES_MAX = 256 * 1024
 GROUPS_PER_CONNECTION_MAX = 1_000
+
+MEMBERS_AT_ONCE = 256
+"""Members of a group that are listed on the event loop. Larger lists are made on a thread."""
+MEMBER_BYTES = 128
+"""About the size of a member in a list."""
 
 LANGUAGES = tuple(
     "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS".split(",")  # noqa: SIM905
@@ -186,13 +192,27 @@ class Heartbeats:
         )
 
     @handles(GetConsumerListByGroup)
-    def get_consumer_list_by_group(self, command: GetConsumerListByGroup, request: Request) -> Response:
+    def get_consumer_list_by_group(
+        self, command: GetConsumerListByGroup, request: Request
+    ) -> Response | Awaitable[Response]:
         group = self._clients.consumer_group(command.consumer_group)
         if group is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"no consumer of group {command.consumer_group[:128]} is connected"
             )
-        return Response(body=ConsumerList(consumer_id_list=group.client_ids()).encode())
+        client_ids = group.client_ids()
+        if len(client_ids) <= MEMBERS_AT_ONCE:
+            return Response(body=ConsumerList(consumer_id_list=client_ids).encode())
+        return self._encode_consumer_list(client_ids, request)
+
+    async def _encode_consumer_list(self, client_ids: list[str], request: Request) -> Response:
+        def collect() -> bytes:
+            answer = BoundedAnswer(GetConsumerListByGroup)
+            for client_id in client_ids:
+                answer.add(len(client_id) + 3)
+            return answer.encoded(ConsumerList(consumer_id_list=client_ids))
+
+        return Response(body=await self._pools.look_ups.run(request.connection, collect))
 
     @handles(GetConsumerConnectionList)
     async def get_consumer_connection_list(
@@ -213,8 +233,11 @@ class Heartbeats:
         members = list(group.members.values())
 
         def encode() -> bytes:
-            body.connection_set = [_connection(member) for member in members]
-            return body.encode()
+            answer = BoundedAnswer(GetConsumerConnectionList)
+            for topic, entry in body.subscription_table.items():
+                answer.add(MEMBER_BYTES + len(topic) + 2 * len(entry.sub_string))
+            body.connection_set = [_connection(member) for member in answer.counted(members, MEMBER_BYTES)]
+            return answer.encoded(body)
 
         return Response(body=await self._pools.look_ups.run(request.connection, encode))
 
@@ -229,7 +252,9 @@ class Heartbeats:
             )
 
         def encode() -> bytes:
-            return ProducerConnection(connection_set=[_connection(member) for member in members]).encode()
+            answer = BoundedAnswer(GetProducerConnectionList)
+            found = [_connection(member) for member in answer.counted(members, MEMBER_BYTES)]
+            return answer.encoded(ProducerConnection(connection_set=found))
 
         return Response(body=await self._pools.look_ups.run(request.connection, encode))
 
@@ -238,8 +263,12 @@ class Heartbeats:
         members = {group: self._clients.producers(group) for group in self._clients.producer_groups()}
 
         def encode() -> bytes:
-            data = {group: [_producer(member) for member in of_group] for group, of_group in members.items()}
-            return ProducerTable(data=data).encode()
+            answer = BoundedAnswer(GetAllProducerInfo)
+            data = {
+                group: [_producer(member) for member in answer.counted(of_group, MEMBER_BYTES)]
+                for group, of_group in answer.counted(members.items())
+            }
+            return answer.encoded(ProducerTable(data=data))
 
         return Response(body=await self._pools.administration.run(request.connection, encode))
 

@@ -16,6 +16,7 @@ from metaq.broker.state.topics import Topics
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.messages import (
+    QUERY_COUNT_MAX,
     LitePullMessage,
     MessagesFound,
     PullMessage,
@@ -35,7 +36,6 @@ _log = logging.getLogger(__name__)
 
 SUBSCRIPTION_GIVEN = 4
 """The bit of a pull's system flag that says: this pull carries its filter."""
-QUERY_COUNT_MAX = 64
 UNIQUE_KEY_COUNT = 32
 """A unique key is unique up to resends and retries of the same message."""
 KEY_CHARACTERS_MAX = 32_767
@@ -168,17 +168,21 @@ class Messages:
         check = check_viewable_topic if command.unique_key else check_topic
         check(command.topic)
         count_max = UNIQUE_KEY_COUNT if command.unique_key else command.max_num
-        records, stored_ms, physical_offset, is_cut_short = await self._pools.look_ups.run(
-            request.connection,
-            lambda: self._store.query(
+
+        def search() -> tuple[bytes, int, int, bool]:
+            records, stored_ms, physical_offset, is_cut_short = self._store.query(
                 command.topic,
                 command.key,
                 count_max=min(max(count_max, 1), QUERY_COUNT_MAX),
                 begin_ms=command.begin_timestamp,
                 end_ms=command.end_timestamp,
-            ),
+            )
+            return b"".join(records), stored_ms, physical_offset, is_cut_short
+
+        body, stored_ms, physical_offset, is_cut_short = await self._pools.look_ups.run(
+            request.connection, search
         )
-        if not records:
+        if not body:
             remark = "no message with that key was stored in that span of time"
             if is_cut_short:
                 remark = (
@@ -189,7 +193,7 @@ class Messages:
         found = MessagesFound(
             index_last_update_timestamp=stored_ms, index_last_update_phyoffset=physical_offset
         )
-        return Response(fields=found, body=b"".join(records))
+        return Response(fields=found, body=body)
 
     @handles(GetEarliestMessageStoreTime)
     def get_earliest_message_store_time(

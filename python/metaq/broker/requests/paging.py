@@ -11,6 +11,11 @@ from metaq.protocol.errors import ProtocolError
 PAGE_MAX = 1_000
 
 
+def attributes_bytes(attributes: Mapping[str, str] | None) -> int:
+    """About the size of attributes in an answer."""
+    return sum(len(key) + len(value) + 8 for key, value in (attributes or {}).items())
+
+
 def page_of(
     table: Mapping[str, Any],
     *,

@@ -24,6 +24,7 @@ from metaq.protocol.commands.clients import (
 )
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
+from metaq.protocol.handling.bounded_answer import BoundedAnswer
 from metaq.protocol.handling.pump import Pump
 from metaq.protocol.java_json import MessageQueue
 from metaq.settings import MIB
@@ -32,6 +33,8 @@ from metaq.work_pools import WorkPools
 STATUS_BYTES_MAX = 4 * MIB
 """The answers of all clients of a group to one question."""
 MESSAGE_ID_CHARACTERS = (32, 56)
+STATUS_BYTES = 64
+"""About the size of a queue in the status of a consumer."""
 """Lengths with an IPv4 and with an IPv6 address in front; the last 16 digits are the physical offset."""
 
 
@@ -144,10 +147,13 @@ class Relays:
 def _together(asked: list[Member], told: list[bytes]) -> bytes:
     """The answers of all clients in one. Those that cannot be read are left out."""
     by_client: dict[str, dict[MessageQueue, int]] = {}
+    answer = BoundedAnswer(GetConsumerStatus)
     for member, body in zip(asked, told, strict=True):
         with contextlib.suppress(ProtocolError):
-            by_client[member.client_id] = GetConsumerStatusBody.decode(body).message_queue_table
-    return GetConsumerStatusBody(consumer_table=by_client).encode()
+            table = GetConsumerStatusBody.decode(body).message_queue_table
+            answer.add(len(member.client_id) + STATUS_BYTES * len(table), lines=len(table) + 1)
+            by_client[member.client_id] = table
+    return answer.encoded(GetConsumerStatusBody(consumer_table=by_client))
 
 
 def physical_offset_of(message_id: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaq._core import BrokerPlane, Store
+from metaq.broker.requests.consumption import LINE_BYTES
 from metaq.broker.state.broker_own import check_group, check_topic
 from metaq.broker.state.clients import Clients, ConsumerGroup
 from metaq.broker.state.groups import Groups, missing_group
@@ -22,12 +23,15 @@ from metaq.protocol.commands.clients import ResetConsumerClientOffset
 from metaq.protocol.commands.offsets import CloneGroupOffset, ResetConsumerOffset
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.bounded_answer import BoundedAnswer
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.java_json import MessageQueue
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
+LOGGED_MAX = 16
+"""Queues whose new offsets are in a log line."""
 CPP = 1
 """The number of that language in a header."""
 UNDERSTOOD_SINCE = 29
@@ -77,7 +81,7 @@ class Resets:
         live = self._parts.clients.consumer_group(command.group)
         # Consumers in broadcast mode keep their own offsets, so the broker can only notify them.
         if not self._parts.switches.server_side_reset or (live is not None and live.broadcasting):
-            self._tell(command, request, live, wanted)
+            await self._tell(command, request, live, wanted)
         else:
             await self._put(request, command.group, {command.topic: wanted})
         peer_log.write(
@@ -88,9 +92,12 @@ class Resets:
             command.group,
             command.topic,
             request.remote,
-            wanted,
+            wanted if len(wanted) <= LOGGED_MAX else f"{len(wanted)} queues",
         )
-        return Response(body=ResetOffsetBody(offset_table=self._by_queue(command.topic, wanted)).encode())
+        body = await self._parts.pools.look_ups.run(
+            request.connection, lambda: as_map(self._by_queue(command.topic, wanted))
+        )
+        return Response(body=body)
 
     def _wanted(self, command: ResetConsumerOffset, topic: TopicConfig) -> dict[int, int]:
         """Queue → the offset to continue from."""
@@ -104,9 +111,11 @@ class Resets:
         if queue_id >= 0 and command.queue_offset not in (None, -1):
             return {queue_id: self._within(command.topic, queue_id, command.queue_offset or 0)}
         chosen = range(topic.read_queue_nums) if queue_id < 0 else (queue_id,)
+        answer = BoundedAnswer(ResetConsumerOffset)
+        answer.add(len(chosen) * (LINE_BYTES + len(command.topic)), lines=len(chosen))
         committed = self._parts.plane.offsets_of(command.group, command.topic)
         wanted: dict[int, int] = {}
-        for queue in chosen:
+        for queue in answer.stepwise(chosen):
             found = self._at(command.topic, queue, command.timestamp)
             # Without force a group only ever moves back: it skips nothing that it has not read.
             wanted[queue] = found if command.is_force else min(found, committed.get(queue, found))
@@ -142,7 +151,7 @@ class Resets:
         # The answer promises that the reset survives a crash.
         await self._parts.offsets.persist()
 
-    def _tell(
+    async def _tell(
         self,
         command: ResetConsumerOffset,
         request: Request,
@@ -163,10 +172,17 @@ class Resets:
         order = ResetConsumerClientOffset(
             topic=command.topic, group=command.group, timestamp=command.timestamp, is_force=command.is_force
         )
-        by_queue = self._by_queue(command.topic, wanted)
-        for member in live.members.values():
+        members = list(live.members.values())
+
+        def encode() -> tuple[bytes, bytes]:
+            by_queue = self._by_queue(command.topic, wanted)
+            return as_map(by_queue), as_list(by_queue)
+
+        # Encoded once, however many members there are.
+        mapped, listed = await self._parts.pools.look_ups.run(request.connection, encode)
+        for member in members:
             is_listed = CPP in (request.language, member.language)
-            self._parts.tell(member.connection, order, as_list(by_queue) if is_listed else as_map(by_queue))
+            self._parts.tell(member.connection, order, listed if is_listed else mapped)
 
     def _by_queue(self, topic: str, wanted: dict[int, int]) -> dict[MessageQueue, int]:
         name = self._parts.broker_name
@@ -184,16 +200,11 @@ class Resets:
         if self._parts.groups.find_or_create(command.dest_group) is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.dest_group))
         await self._parts.groups.publish([command.dest_group])
-        plane = self._parts.plane
-        topics = [command.topic] if command.topic else plane.topics_of_group(command.src_group)
         source = self._parts.clients.consumer_group(command.src_group)
-        wanted: dict[str, dict[int, int]] = {}
-        for topic in topics:
-            # A live group does not consume a topic that it no longer subscribes to.
-            is_stale = source is not None and source.subscriptions and topic not in source.subscriptions
-            if topic not in self._parts.topics or (is_stale and not command.offline):
-                continue
-            wanted[topic] = plane.offsets_of(command.src_group, topic)
+        subscribed = None if source is None or command.offline else frozenset(source.subscriptions)
+        wanted = await self._parts.pools.look_ups.run(
+            request.connection, lambda: self._copied(command, subscribed)
+        )
         await self._put(request, command.dest_group, wanted)
         peer_log.write(
             _log,
@@ -204,6 +215,21 @@ class Resets:
             command.dest_group,
             request.remote,
         )
+
+    def _copied(
+        self, command: CloneGroupOffset, subscribed: frozenset[str] | None
+    ) -> dict[str, dict[int, int]]:
+        """Topic → queue → offset, of the topics to copy."""
+        plane, answer = self._parts.plane, BoundedAnswer(CloneGroupOffset)
+        topics = [command.topic] if command.topic else plane.topics_of_group(command.src_group)
+        wanted: dict[str, dict[int, int]] = {}
+        for topic in answer.stepwise(topics):
+            # A live group does not consume a topic that it no longer subscribes to.
+            if topic not in self._parts.topics or (subscribed and topic not in subscribed):
+                continue
+            queues = wanted[topic] = plane.offsets_of(command.src_group, topic)
+            answer.add(lines=len(queues))
+        return wanted
 
 
 def as_map(by_queue: dict[MessageQueue, int]) -> bytes:

@@ -67,7 +67,7 @@ class Retries:
             return None  # The group does not want failed messages again.
         host = request.remote.rpartition(":")[0]
         self._budget.check(host)
-        stored = await self._pools.look_ups.run(
+        stored = await self._pools.storing.run(
             request.connection, lambda: readable_record(self._store, command.physical_offset)
         )
         if stored is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 from metaq._core import BrokerPlane, Store
-from metaq.broker.requests.paging import page_of
+from metaq.broker.requests.consumption import LINE_BYTES
+from metaq.broker.requests.paging import attributes_bytes, page_of
 from metaq.broker.state.attributes import parsed
 from metaq.broker.state.groups import Groups, check_dead_letters
 from metaq.broker.state.topics import Topics
@@ -33,6 +35,7 @@ from metaq.protocol.commands.topics import (
 )
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.bounded_answer import BoundedAnswer
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.java_json import MessageQueue
 from metaq.work_pools import WorkPools
@@ -42,6 +45,11 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 LIST_MAX = 10_000
+UPDATES_AT_ONCE = 64
+"""Topics of a list that are changed before other requests have their turn."""
+CONFIG_BYTES = 160
+"""About the size of a topic in a table, without its name and attributes."""
+LOGGED_MAX = 16
 
 
 class TopicRequests:
@@ -95,10 +103,14 @@ class TopicRequests:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"{len(wanted)} topics in one list, the limit is {LIST_MAX}"
             )
+        # A topic that is repeated counts once, as the list says last.
+        wanted = list({config.topic_name: config for config in wanted}.values())
         for config in wanted:
             self._check(config.topic_name)
-        for config in wanted:
+        for number, config in enumerate(wanted, 1):
             self._topics.update(config, config.attributes)
+            if number % UPDATES_AT_ONCE == 0:
+                await asyncio.sleep(0)
         peer_log.write(
             _log,
             logging.INFO,
@@ -151,24 +163,35 @@ class TopicRequests:
             _log,
             logging.WARNING,
             request.remote,
-            "queues of topics that are gone deleted by %s: %s",
+            "queues of %d topics that are gone deleted by %s: %s",
+            len(unused),
             request.remote,
-            unused,
+            unused[:LOGGED_MAX],
         )
 
     @handles(GetAllTopicConfig)
-    def get_all_topic_config(self, command: GetAllTopicConfig, request: Request) -> Response:
+    async def get_all_topic_config(self, command: GetAllTopicConfig, request: Request) -> Response:
         table = self._topics.table()
-        if command.topic_seq is not None or command.max_topic_num is not None:
-            page = page_of(
-                table.topic_config_table,
-                first=command.topic_seq,
-                count=command.max_topic_num,
-                version=table.data_version,
-                version_seen=command.data_version,
-            )
-            table = self._topics.table(page)
-        return Response(fields=TopicPage(total_topic_num=len(self._topics)), body=table.encode())
+        # A copy, because the table changes on the event loop.
+        configs = table.topic_config_table = dict(table.topic_config_table)
+
+        def collect() -> bytes:
+            answer = BoundedAnswer(GetAllTopicConfig)
+            if command.topic_seq is not None or command.max_topic_num is not None:
+                page = page_of(
+                    configs,
+                    first=command.topic_seq,
+                    count=command.max_topic_num,
+                    version=table.data_version,
+                    version_seen=command.data_version,
+                )
+                table.topic_config_table = {name: configs[name] for name in page}
+            for name, config in table.topic_config_table.items():
+                answer.add(CONFIG_BYTES + len(name) + attributes_bytes(config.attributes))
+            return answer.encoded(table)
+
+        body = await self._pools.look_ups.run(request.connection, collect)
+        return Response(fields=TopicPage(total_topic_num=len(configs)), body=body)
 
     @handles(GetTopicConfig)
     def get_topic_config(self, command: GetTopicConfig, request: Request) -> Response:
@@ -185,14 +208,15 @@ class TopicRequests:
     async def get_topic_stats_info(self, command: GetTopicStatsInfo, request: Request) -> Response:
         config = self._existing(command.topic)
         queues = max(config.read_queue_nums, config.write_queue_nums)
-        table = await self._pools.look_ups.run(
+        body = await self._pools.look_ups.run(
             request.connection, lambda: self._queue_offsets(command.topic, queues)
         )
-        return Response(body=table.encode())
+        return Response(body=body)
 
-    def _queue_offsets(self, topic: str, queues: int) -> TopicStatsTable:
-        table = TopicStatsTable()
-        for queue_id in range(queues):
+    def _queue_offsets(self, topic: str, queues: int) -> bytes:
+        answer, table = BoundedAnswer(GetTopicStatsInfo), TopicStatsTable()
+        answer.add(queues * (LINE_BYTES + len(topic) + len(self._broker_name)), lines=queues)
+        for queue_id in answer.stepwise(range(queues)):
             max_offset = self._store.max_offset(topic, queue_id)
             stored_ms = self._store.store_time_ms(topic, queue_id, max_offset - 1) if max_offset > 0 else 0
             queue = MessageQueue(broker_name=self._broker_name, queue_id=queue_id, topic=topic)
@@ -201,7 +225,7 @@ class TopicRequests:
                 max_offset=max_offset,
                 last_update_timestamp=max(stored_ms, 0),
             )
-        return table
+        return answer.encoded(table)
 
     def _existing(self, topic: str) -> TopicConfig:
         config = self._topics.get(topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator
 
@@ -9,7 +10,7 @@ import msgspec
 
 from metaq._core import BrokerPlane, Clock
 from metaq.broker.options import BrokerOptions
-from metaq.broker.requests.paging import page_of
+from metaq.broker.requests.paging import attributes_bytes, page_of
 from metaq.broker.state.attributes import GROUP_KEYS, altered
 from metaq.broker.state.broker_own import check_group
 from metaq.broker.state.versions import VERSIONS, stored_version
@@ -35,6 +36,7 @@ from metaq.protocol.commands.groups import (
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.body_reading import read_body
+from metaq.protocol.handling.bounded_answer import BoundedAnswer
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.names import SYSTEM_GROUPS as SYSTEM_GROUPS
 from metaq.protocol.ranges import FewEntries, Int32
@@ -48,6 +50,10 @@ FORBIDDEN = "forbidden"
 """In the journal: group → topic → bits that forbid something."""
 LIST_MAX = 10_000
 RETRY_QUEUES_MAX = 1_000
+UPDATES_AT_ONCE = 64
+"""Groups of a list that are changed before other requests have their turn."""
+CONFIG_BYTES = 320
+"""About the size of a group in a table, without its name and attributes."""
 FORBIDDEN_MAX = 10_000
 """The most topics that one group can be kept from."""
 NO_READING = 1 << 2
@@ -118,7 +124,7 @@ class Groups:
 
     def table(self, of: Collection[str] | None = None) -> SubscriptionGroupTable:
         """All groups, or only the named ones."""
-        wanted = self._table if of is None else of
+        wanted = self._table if of is None else dict.fromkeys(of)
         return SubscriptionGroupTable(
             data_version=self._data_version,
             subscription_group_table={name: self._table[name] for name in wanted if name in self._table},
@@ -184,21 +190,37 @@ class Groups:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"{len(wanted)} groups in one list, the limit is {LIST_MAX}"
             )
-        await self._update(wanted, request)
+        # A group that is repeated counts once, as the list says last.
+        await self._update(list({config.group_name: config for config in wanted}.values()), request)
 
     @handles(GetAllSubscriptionGroupConfig)
-    def get_all_groups(self, command: GetAllSubscriptionGroupConfig, request: Request) -> Response:
-        table = self.table()
-        if command.group_seq is not None or command.max_group_num is not None:
-            page = page_of(
-                self._table,
-                first=command.group_seq,
-                count=command.max_group_num,
-                version=self._data_version,
-                version_seen=command.data_version,
-            )
-            table = self.table(page)
-        return Response(fields=GroupPage(total_group_num=len(self._table)), body=table.encode())
+    async def get_all_groups(self, command: GetAllSubscriptionGroupConfig, request: Request) -> Response:
+        # Copies, because the tables change on the event loop.
+        configs, forbidden, version = dict(self._table), dict(self._forbidden), self._data_version
+
+        def collect() -> bytes:
+            answer = BoundedAnswer(GetAllSubscriptionGroupConfig)
+            wanted: Collection[str] = configs
+            if command.group_seq is not None or command.max_group_num is not None:
+                wanted = page_of(
+                    configs,
+                    first=command.group_seq,
+                    count=command.max_group_num,
+                    version=version,
+                    version_seen=command.data_version,
+                )
+            table = SubscriptionGroupTable(data_version=version)
+            for name in wanted:
+                config, topics = configs[name], forbidden.get(name)
+                answer.add(CONFIG_BYTES + 2 * len(name) + attributes_bytes(config.attributes))
+                table.subscription_group_table[name] = config
+                if topics is not None:
+                    answer.add(sum(map(len, topics)), lines=len(topics))
+                    table.forbidden_table[name] = topics
+            return answer.encoded(table)
+
+        body = await self._pools.look_ups.run(request.connection, collect)
+        return Response(fields=GroupPage(total_group_num=len(configs)), body=body)
 
     @handles(GetSubscriptionGroupConfig)
     async def get_group(self, command: GetSubscriptionGroupConfig, request: Request) -> Response:
@@ -262,9 +284,11 @@ class Groups:
             if fault is not None:
                 raise Refused(ResponseCode.INVALID_PARAMETER, fault)
             self._convert(self._with_attributes(config))
-        for config in wanted:
+        for number, config in enumerate(wanted, 1):
             self._check_room(config.group_name)
             self.put(self._with_attributes(config))
+            if number % UPDATES_AT_ONCE == 0:
+                await asyncio.sleep(0)
         peer_log.write(
             _log,
             logging.INFO,

@@ -19,6 +19,7 @@ from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerOffsets, DataVersion
 from metaq.protocol.commands.offsets import GetAllConsumerOffset
 from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.handling.bounded_answer import BoundedAnswer
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.ranges import Int32, Int64
 from metaq.work_pools import WorkPools
@@ -31,6 +32,8 @@ commit to one queue of many does not write all of them."""
 RESETS = "resets"
 """In the journal, with the same keys: the resets that consumers have not followed yet."""
 PART_QUEUES = 64
+QUEUE_BYTES = 8
+"""About the size of a queue in the table for replicas."""
 RECORD_BYTES_MIN = 91
 """No message takes less of the commit log."""
 
@@ -195,10 +198,19 @@ class Offsets:
     @handles(GetAllConsumerOffset)
     async def get_all_consumer_offset(self, command: GetAllConsumerOffset, request: Request) -> Response:
         version = self._data_version
-        body = await self._pools.administration.run(
-            request.connection, lambda: encode_offsets(self._plane.offsets(), version)
-        )
-        return Response(body=body)
+        groups = [config.group_name for config in self._groups]
+
+        def collect() -> bytes:
+            answer = BoundedAnswer(GetAllConsumerOffset)
+            table: dict[str, dict[int, int]] = {}
+            for group in answer.stepwise(groups):
+                for topic in answer.stepwise(self._plane.topics_of_group(group)):
+                    queues = self._plane.offsets_of(group, topic)
+                    answer.add(len(topic) + len(group) + QUEUE_BYTES * len(queues), lines=len(queues))
+                    table[f"{topic}@{group}"] = queues
+            return encode_offsets(table, version)
+
+        return Response(body=await self._pools.administration.run(request.connection, collect))
 
 
 def offset_changes(table: str, key: str, queues: Mapping[int, int], parts: int) -> Iterable[Change]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from metaq.protocol.command import Command, Fields
+from metaq.protocol.command import AnswerMax, Command, Fields
 from metaq.protocol.handling.process_options import NAMES as PROCESS_OPTIONS
 from metaq.protocol.ranges import Int64, ShortText
 
@@ -35,7 +35,7 @@ class TriggerDeleteFiles(Command, code=27, permission="admin", resources={}):
     """Applies retention now."""
 
 
-class GetBrokerRuntimeInfo(Command, code=28, permission="describe", resources={}):
+class GetBrokerRuntimeInfo(Command, code=28, permission="describe", resources={}, answer_max=AnswerMax()):
     """Body of the answer: KVTable."""
 
 
@@ -47,18 +47,20 @@ class DeleteExpiredCommitLog(Command, code=329, permission="admin", resources={}
     """Deletes commit-log files past their age."""
 
 
-class ViewBrokerStatsData(Command, code=315, permission="describe", resources={}):
+class ViewBrokerStatsData(Command, code=315, permission="describe", resources={}, ends_with_connection=True):
     """Body of the answer: BrokerStatsData."""
 
     stats_name: ShortText
     stats_key: ShortText
 
 
-class GetColdDataFlowControlInfo(Command, code=2003, permission="describe", resources={}):
+class GetColdDataFlowControlInfo(
+    Command, code=2003, permission="describe", resources={}, answer_max=AnswerMax(lines=0)
+):
     """Body of the answer: the table of groups whose reads of old messages are slowed."""
 
 
-class GetBrokerHaStatus(Command, code=907, permission="describe", resources={}):
+class GetBrokerHaStatus(Command, code=907, permission="describe", resources={}, answer_max=AnswerMax()):
     """Body of the answer: HaStatus."""
 
 
@@ -68,9 +70,9 @@ class ResetMasterFlushOffset(Command, code=908, permission="cluster", resources=
     master_flush_offset: Int64
 
 
-class ListUsers(Command, code=3005, permission="admin", resources={}):
+class ListUsers(Command, code=3005, permission="admin", resources={}, answer_max=AnswerMax(lines=0)):
     """Body of the answer: a list of users."""
 
 
-class ListAccessRules(Command, code=3010, permission="admin", resources={}):
+class ListAccessRules(Command, code=3010, permission="admin", resources={}, answer_max=AnswerMax(lines=0)):
     """Body of the answer: a list of access rules."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from metaq.protocol.command import Command, Fields
+from metaq.protocol.command import AnswerMax, Command, Fields
 from metaq.protocol.ranges import Int32, Int64, LongText, Name, ShortText
 from metaq.settings import KIB, MIB
 
@@ -15,12 +15,20 @@ class HeartbeatTaken(Fields):
 
 
 class HeartBeat(
-    Command, code=34, permission="read", resources="body", reply=HeartbeatTaken, body_bytes_max=MIB
+    Command,
+    code=34,
+    permission="read",
+    resources="body",
+    reply=HeartbeatTaken,
+    body_bytes_max=MIB,
+    has_reserved_slots=True,
 ):
     """Body: HeartbeatData."""
 
 
-class UnregisterClient(Command, code=35, permission="read", resources={"consumer_group": "group"}):
+class UnregisterClient(
+    Command, code=35, permission="read", resources={"consumer_group": "group"}, has_reserved_slots=True
+):
     """The client leaves these groups."""
 
     client_id: ShortText = msgspec.field(name="clientID")
@@ -28,17 +36,39 @@ class UnregisterClient(Command, code=35, permission="read", resources={"consumer
     consumer_group: Name | None = None
 
 
-class CheckClientConfig(Command, code=46, permission="read", resources="body", body_bytes_max=256 * KIB):
+class CheckClientConfig(
+    Command,
+    code=46,
+    permission="read",
+    resources="body",
+    body_bytes_max=256 * KIB,
+    ends_with_connection=True,
+):
     """Body: CheckClientRequestBody. Asks whether the broker understands a filter."""
 
 
-class GetConsumerListByGroup(Command, code=38, permission="read", resources={"consumer_group": "group"}):
+class GetConsumerListByGroup(
+    Command,
+    code=38,
+    permission="read",
+    resources={"consumer_group": "group"},
+    answer_max=AnswerMax(),
+    has_reserved_slots=True,
+):
     """Body of the answer: ConsumerList."""
 
     consumer_group: Name
 
 
-class LockBatchQueues(Command, code=41, permission="read", resources="body", body_bytes_max=MIB):
+class LockBatchQueues(
+    Command,
+    code=41,
+    permission="read",
+    resources="body",
+    body_bytes_max=MIB,
+    answer_max=AnswerMax(),
+    ends_with_connection=False,
+):
     """Body: LockBatchRequestBody; body of the answer: LockBatchResponseBody."""
 
 
@@ -47,20 +77,28 @@ class UnlockBatchQueues(Command, code=42, permission="read", resources="body", b
 
 
 class GetConsumerConnectionList(
-    Command, code=203, permission="describe", resources={"consumer_group": "group"}
+    Command, code=203, permission="describe", resources={"consumer_group": "group"}, answer_max=AnswerMax()
 ):
     """Body of the answer: ConsumerConnection; code 206 if none is online."""
 
     consumer_group: Name
 
 
-class GetProducerConnectionList(Command, code=204, permission="describe", resources={}):
+class GetProducerConnectionList(
+    Command, code=204, permission="describe", resources={}, answer_max=AnswerMax()
+):
     """Body of the answer: ProducerConnection."""
 
     producer_group: Name
 
 
-class GetAllProducerInfo(Command, code=328, permission="describe", resources={}):
+class GetAllProducerInfo(
+    Command,
+    code=328,
+    permission="describe",
+    resources={},
+    answer_max=AnswerMax(instead="ask for one group at a time (GetProducerConnectionList, 204)"),
+):
     """Body of the answer: ProducerTable."""
 
 
@@ -120,7 +158,11 @@ class GetConsumerStatusFromClient(
 
 
 class GetConsumerStatus(
-    Command, code=223, permission="describe", resources={"topic": "topic", "group": "group"}
+    Command,
+    code=223,
+    permission="describe",
+    resources={"topic": "topic", "group": "group"},
+    answer_max=AnswerMax(instead="ask for one client at a time (clientAddr)"),
 ):
     """Relayed to the group's clients as 221; body of the answer: GetConsumerStatusBody."""
 
@@ -130,7 +172,12 @@ class GetConsumerStatus(
 
 
 class GetConsumerRunningInfo(
-    Command, code=307, permission="describe", resources={"consumer_group": "group"}, answer_bytes_max=4 * MIB
+    Command,
+    code=307,
+    permission="describe",
+    resources={"consumer_group": "group"},
+    answer_bytes_max=4 * MIB,
+    ends_with_connection=True,
 ):
     """Relayed to the client as it is; body of the answer: ConsumerRunningInfo."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from metaq.protocol.command import Command, Fields
+from metaq.protocol.command import AnswerMax, Command, Fields
 from metaq.protocol.ranges import Int32, Int64, Name, ShortText
 from metaq.settings import MIB
 
@@ -22,6 +22,9 @@ class RegisterBroker(
     to="nameserver",
     reply=BrokerRegistered,
     body_bytes_max=16 * MIB,
+    answer_max=AnswerMax(),
+    ends_with_connection=False,
+    has_reserved_slots=True,
 ):
     """Body: RegisterBrokerBody, plain or compressed; body of the answer: KVTable of the ordered topics."""
 
@@ -53,7 +56,13 @@ class DataVersionCompared(Fields):
 
 
 class QueryDataVersion(
-    Command, code=322, permission="cluster", resources={}, to="nameserver", reply=DataVersionCompared
+    Command,
+    code=322,
+    permission="cluster",
+    resources={},
+    to="nameserver",
+    reply=DataVersionCompared,
+    has_reserved_slots=True,
 ):
     """Body both ways: DataVersion. Lets a broker skip a registration without news."""
 
@@ -63,7 +72,9 @@ class QueryDataVersion(
     broker_id: Int64
 
 
-class BrokerHeartbeat(Command, code=904, permission="cluster", resources={}, to="nameserver"):
+class BrokerHeartbeat(
+    Command, code=904, permission="cluster", resources={}, to="nameserver", has_reserved_slots=True
+):
     """A cheap sign of life between registrations."""
 
     cluster_name: Name
@@ -77,7 +88,9 @@ class BrokerHeartbeat(Command, code=904, permission="cluster", resources={}, to=
     election_priority: Int32 | None = None
 
 
-class GetBrokerMemberGroup(Command, code=901, permission="cluster", resources={}, to="nameserver"):
+class GetBrokerMemberGroup(
+    Command, code=901, permission="cluster", resources={}, to="nameserver", answer_max=AnswerMax()
+):
     """Body of the answer: BrokerMemberGroupBody."""
 
     cluster_name: Name

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from metaq.protocol.bodies import Body, always
-from metaq.protocol.command import Command
+from metaq.protocol.command import AnswerMax, Command
 from metaq.protocol.ranges import Bits, Int32, Int64, Name, Rows
 
 PAGE_MAX: Final = 1_000
@@ -36,7 +36,13 @@ class TopicLines(Body):
     is_last: bool = always(True)
 
 
-class GetTopicFigures(Command, code=30_325, permission="describe", resources={"topic": "topic"}):
+class GetTopicFigures(
+    Command,
+    code=30_325,
+    permission="describe",
+    resources={"topic": "topic"},
+    answer_max=AnswerMax(lines=PAGE_MAX),
+):
     """Body of the answer: TopicLines in the order of their names, from behind `after` on, or only `topic`."""
 
     after: Name = ""
@@ -45,8 +51,8 @@ class GetTopicFigures(Command, code=30_325, permission="describe", resources={"t
 
 
 class GroupLine(Body):
-    """One group. `lag` is missing if it has committed nothing, `lag_ms` if nothing waits, `enabled` if the
-    broker is an older one."""
+    """One group. `lag` is missing if it has committed nothing or has more queues than a broker looks at,
+    `lag_ms` if nothing waits, `enabled` if the broker is an older one."""
 
     name: Name = always("")
     members: Int32 = always(0)
@@ -62,7 +68,13 @@ class GroupLines(Body):
     is_last: bool = always(True)
 
 
-class GetGroupFigures(Command, code=30_326, permission="describe", resources={"group": "group"}):
+class GetGroupFigures(
+    Command,
+    code=30_326,
+    permission="describe",
+    resources={"group": "group"},
+    answer_max=AnswerMax(lines=PAGE_MAX),
+):
     """Body of the answer: GroupLines in the order of their names, from behind `after` on, or only `group`."""
 
     after: Name = ""

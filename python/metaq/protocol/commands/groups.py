@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaq.protocol.command import Command, Fields
+from metaq.protocol.command import AnswerMax, Command, Fields
 from metaq.protocol.ranges import Int32, Name, ShortText
 from metaq.settings import MIB
 
@@ -21,7 +21,14 @@ class GroupPage(Fields):
     total_group_num: Int32 | None = None
 
 
-class GetAllSubscriptionGroupConfig(Command, code=201, permission="cluster", resources={}, reply=GroupPage):
+class GetAllSubscriptionGroupConfig(
+    Command,
+    code=201,
+    permission="cluster",
+    resources={},
+    reply=GroupPage,
+    answer_max=AnswerMax(lines=1_000_000, instead="ask for a page (groupSeq, maxGroupNum)"),
+):
     """Body of the answer: SubscriptionGroupTable; with `group_seq` and `max_group_num` one page of it."""
 
     group_seq: Int32 | None = None
@@ -37,26 +44,41 @@ class DeleteSubscriptionGroup(Command, code=207, permission="admin", resources={
     remove_offset: bool = False
 
 
-class GetSubscriptionGroupConfig(Command, code=352, permission="describe", resources={"group": "group"}):
+class GetSubscriptionGroupConfig(
+    Command,
+    code=352,
+    permission="describe",
+    resources={"group": "group"},
+    answer_max=AnswerMax(),
+    ends_with_connection=False,
+):
     """Body of the answer: SubscriptionGroupConfig."""
 
     group: Name
 
 
-class QueryTopicConsumeByWho(Command, code=300, permission="describe", resources={"topic": "topic"}):
+class QueryTopicConsumeByWho(
+    Command, code=300, permission="describe", resources={"topic": "topic"}, answer_max=AnswerMax()
+):
     """Body of the answer: GroupList."""
 
     topic: Name
 
 
-class QueryTopicsByConsumer(Command, code=343, permission="describe", resources={"group": "group"}):
+class QueryTopicsByConsumer(
+    Command, code=343, permission="describe", resources={"group": "group"}, answer_max=AnswerMax()
+):
     """Body of the answer: TopicList."""
 
     group: Name
 
 
 class QuerySubscriptionByConsumer(
-    Command, code=345, permission="describe", resources={"topic": "topic", "group": "group"}
+    Command,
+    code=345,
+    permission="describe",
+    resources={"topic": "topic", "group": "group"},
+    answer_max=AnswerMax(),
 ):
     """Body of the answer: SubscriptionAnswer."""
 
@@ -78,5 +100,5 @@ class SetMessageRequestMode(Command, code=401, permission="admin", resources="bo
     """Body: MessageRequestMode."""
 
 
-class GetAllMessageRequestMode(Command, code=402, permission="cluster", resources={}):
+class GetAllMessageRequestMode(Command, code=402, permission="cluster", resources={}, answer_max=AnswerMax()):
     """Body of the answer: MessageRequestModes."""

@@ -10,7 +10,7 @@ from typing import Final, Literal, Self
 import msgspec
 
 from metaq.protocol import java_json
-from metaq.protocol.command import Command
+from metaq.protocol.command import AnswerMax, Command
 from metaq.protocol.ranges import Count, FixedRows, Int32, ShortText
 
 LISTED_MAX: Final = 100
@@ -123,11 +123,13 @@ class ClientPage(msgspec.Struct, frozen=True):
         return java_json.encode(self)
 
 
-class GetBrokerReport(Command, code=30_340, permission="describe", resources={}):
+class GetBrokerReport(Command, code=30_340, permission="describe", resources={}, answer_max=AnswerMax()):
     """Body of the answer: BrokerReport."""
 
 
-class ListClients(Command, code=30_341, permission="describe", resources={}):
+class ListClients(
+    Command, code=30_341, permission="describe", resources={}, answer_max=AnswerMax(lines=CLIENTS_PER_PAGE)
+):
     """Body of the answer: ClientPage."""
 
     first: Int32 = 0

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from metaq.protocol.command import Command, Fields
+from metaq.protocol.command import AnswerMax, Command, Fields
 from metaq.protocol.ranges import Int32, Int64, LongText, Name, ShortText, Text
 from metaq.settings import MIB
 
@@ -170,11 +170,16 @@ class ResumeCheckHalfMessage(Command, code=323, permission="admin", resources={"
     topic: Name | None = None
 
 
-class ViewMessageById(Command, code=33, permission="read", resources={"topic": "topic"}):
+class ViewMessageById(
+    Command, code=33, permission="read", resources={"topic": "topic"}, ends_with_connection=True
+):
     """Body of the answer: one stored record."""
 
     physical_offset: Int64 = msgspec.field(name="offset")
     topic: Name | None = None
+
+
+QUERY_COUNT_MAX: Final = 64
 
 
 class MessagesFound(Fields):
@@ -182,7 +187,14 @@ class MessagesFound(Fields):
     index_last_update_phyoffset: Int64
 
 
-class QueryMessage(Command, code=12, permission="read", resources={"topic": "topic"}, reply=MessagesFound):
+class QueryMessage(
+    Command,
+    code=12,
+    permission="read",
+    resources={"topic": "topic"},
+    reply=MessagesFound,
+    answer_max=AnswerMax(lines=QUERY_COUNT_MAX),
+):
     """Body of the answer: stored records."""
 
     topic: Name
@@ -207,7 +219,12 @@ class QueueMeasured(Fields):
 
 
 class MeasureQueue(
-    Command, code=30_321, permission="read", resources={"topic": "topic"}, reply=QueueMeasured
+    Command,
+    code=30_321,
+    permission="read",
+    resources={"topic": "topic"},
+    reply=QueueMeasured,
+    ends_with_connection=True,
 ):
     """Measures how many messages from `queue_offset` on fit into a number of bytes. Only MetaQ's brokers know
     this command."""
@@ -220,7 +237,11 @@ class MeasureQueue(
 
 
 class QueryConsumeQueue(
-    Command, code=321, permission="describe", resources={"topic": "topic", "consumer_group": "group"}
+    Command,
+    code=321,
+    permission="describe",
+    resources={"topic": "topic", "consumer_group": "group"},
+    answer_max=AnswerMax(lines=1_000),
 ):
     """Lines of a consume queue from `index` on; body of the answer: ConsumeQueueLines."""
 

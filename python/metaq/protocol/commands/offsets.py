@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from metaq.protocol.command import Command, Fields
+from metaq.protocol.command import AnswerMax, Command, Fields
 from metaq.protocol.ranges import Int32, Int64, LongText, Name, ShortText
 
 PREVIOUSLY_RESET = "Offset has been previously reset"
@@ -81,11 +81,15 @@ class GetEarliestMessageStoreTime(
     queue_id: Int32
 
 
-class GetAllConsumerOffset(Command, code=43, permission="cluster", resources={}):
+class GetAllConsumerOffset(
+    Command, code=43, permission="cluster", resources={}, answer_max=AnswerMax(lines=1_000_000)
+):
     """Body of the answer: ConsumerOffsets."""
 
 
-class GetAllDelayOffset(Command, code=45, permission="cluster", resources={}):
+class GetAllDelayOffset(
+    Command, code=45, permission="cluster", resources={}, answer_max=AnswerMax(lines=1_000)
+):
     """Body of the answer: the offsets of the delay levels."""
 
 
@@ -93,12 +97,18 @@ class GetTimerCheckPoint(Command, code=60, permission="cluster", resources={}):
     """Body of the answer: seven long integers (`broker/requests/timer_progress.py`)."""
 
 
-class GetTimerMetrics(Command, code=61, permission="cluster", resources={}):
+class GetTimerMetrics(
+    Command, code=61, permission="cluster", resources={}, answer_max=AnswerMax(lines=1_000)
+):
     """Body of the answer: TimerMetrics."""
 
 
 class GetConsumeStats(
-    Command, code=208, permission="describe", resources={"topic": "topic", "consumer_group": "group"}
+    Command,
+    code=208,
+    permission="describe",
+    resources={"topic": "topic", "consumer_group": "group"},
+    answer_max=AnswerMax(instead="ask for fewer topics (topicList)"),
 ):
     """Body of the answer: ConsumeStats."""
 
@@ -108,14 +118,24 @@ class GetConsumeStats(
     """Semicolon-separated."""
 
 
-class GetBrokerConsumeStats(Command, code=317, permission="describe", resources={}):
+class GetBrokerConsumeStats(
+    Command,
+    code=317,
+    permission="describe",
+    resources={},
+    answer_max=AnswerMax(instead="ask for one group at a time (GetConsumeStats, 208)"),
+):
     """Body of the answer: ConsumeStatsList."""
 
     is_order: bool = False
 
 
 class QueryConsumeTimeSpan(
-    Command, code=303, permission="describe", resources={"topic": "topic", "group": "group"}
+    Command,
+    code=303,
+    permission="describe",
+    resources={"topic": "topic", "group": "group"},
+    answer_max=AnswerMax(),
 ):
     """The progress of a group in each queue of a topic, in time; body of the answer: ConsumeTimeSpans."""
 
@@ -124,7 +144,11 @@ class QueryConsumeTimeSpan(
 
 
 class QueryCorrectionOffset(
-    Command, code=308, permission="describe", resources={"topic": "topic", "compare_group": "group"}
+    Command,
+    code=308,
+    permission="describe",
+    resources={"topic": "topic", "compare_group": "group"},
+    answer_max=AnswerMax(instead="leave groups out (filterGroups)"),
 ):
     """The lowest offset per queue of all groups but `filter_groups` (comma-separated), unless `compare_group`
     has a lower one; body of the answer: CorrectionOffsets."""
@@ -139,6 +163,8 @@ class CloneGroupOffset(
     code=314,
     permission="admin",
     resources={"topic": "topic", "src_group": "group", "dest_group": "group"},
+    answer_max=AnswerMax(instead="copy one topic at a time (topic)"),
+    ends_with_connection=False,
 ):
     """Copies one group's offsets, on one topic or on all, to another group."""
 
@@ -149,7 +175,12 @@ class CloneGroupOffset(
 
 
 class ResetConsumerOffset(
-    Command, code=222, permission="admin", resources={"topic": "topic", "group": "group"}
+    Command,
+    code=222,
+    permission="admin",
+    resources={"topic": "topic", "group": "group"},
+    answer_max=AnswerMax(),
+    ends_with_connection=False,
 ):
     """Body of the answer: ResetOffsetBody. `timestamp` −1 means the end."""
 

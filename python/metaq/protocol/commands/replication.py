@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 
 from metaq.protocol import java_json
-from metaq.protocol.command import Command
+from metaq.protocol.command import AnswerMax, Command
 from metaq.protocol.ranges import Int32
 
 NodeRole = Literal["master", "replica"]
@@ -71,7 +71,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
         return next((node for node in self.nodes if node.id == node_id), None)
 
 
-class GetGroupStatus(Command, code=30_322, permission="describe", resources={}):
+class GetGroupStatus(Command, code=30_322, permission="describe", resources={}, answer_max=AnswerMax()):
     """Body of the answer: GroupStatus, as the broker that was asked sees it."""
 
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from metaq.protocol.command import Command, Fields
+from metaq.protocol.command import AnswerMax, Command, Fields
 from metaq.protocol.ranges import Int32, LongText, Name, ShortText, Text
+
+TOPICS_MAX: Final = 4_000_000
+"""Topics of one list. Their bytes end it earlier."""
 
 
 class GetRouteInfoByTopic(
-    Command, code=105, permission="describe", resources={"topic": "topic"}, to="nameserver"
+    Command,
+    code=105,
+    permission="describe",
+    resources={"topic": "topic"},
+    to="nameserver",
+    answer_max=AnswerMax(),
+    ends_with_connection=False,
+    has_reserved_slots=True,
 ):
     """Body of the answer: TopicRouteData."""
 
@@ -19,35 +31,72 @@ class GetRouteInfoByTopic(
     zone_name: Name | None = msgspec.field(default=None, name="__ZONE_NAME")
 
 
-class GetBrokerClusterInfo(Command, code=106, permission="describe", resources={}, to="nameserver"):
+class GetBrokerClusterInfo(
+    Command, code=106, permission="describe", resources={}, to="nameserver", answer_max=AnswerMax()
+):
     """Body of the answer: ClusterInfo."""
 
 
-class GetAllTopicListFromNameServer(Command, code=206, permission="describe", resources={}, to="nameserver"):
+class GetAllTopicListFromNameServer(
+    Command,
+    code=206,
+    permission="describe",
+    resources={},
+    to="nameserver",
+    answer_max=AnswerMax(lines=TOPICS_MAX),
+):
     """Body of the answer: TopicList."""
 
 
-class GetTopicsByCluster(Command, code=224, permission="describe", resources={}, to="nameserver"):
+class GetTopicsByCluster(
+    Command,
+    code=224,
+    permission="describe",
+    resources={},
+    to="nameserver",
+    answer_max=AnswerMax(lines=TOPICS_MAX),
+):
     """Body of the answer: TopicList."""
 
     cluster: Name
 
 
 class GetSystemTopicListFromNameServer(
-    Command, code=304, permission="describe", resources={}, to="nameserver"
+    Command, code=304, permission="describe", resources={}, to="nameserver", answer_max=AnswerMax()
 ):
     """Body of the answer: TopicList with one broker's address."""
 
 
-class GetUnitTopicList(Command, code=311, permission="describe", resources={}, to="nameserver"):
+class GetUnitTopicList(
+    Command,
+    code=311,
+    permission="describe",
+    resources={},
+    to="nameserver",
+    answer_max=AnswerMax(lines=TOPICS_MAX),
+):
     """Topics that belong to a unit; body of the answer: TopicList."""
 
 
-class GetHasUnitSubTopicList(Command, code=312, permission="describe", resources={}, to="nameserver"):
+class GetHasUnitSubTopicList(
+    Command,
+    code=312,
+    permission="describe",
+    resources={},
+    to="nameserver",
+    answer_max=AnswerMax(lines=TOPICS_MAX),
+):
     """Topics that a unit subscribes to; body of the answer: TopicList."""
 
 
-class GetHasUnitSubUnUnitTopicList(Command, code=313, permission="describe", resources={}, to="nameserver"):
+class GetHasUnitSubUnUnitTopicList(
+    Command,
+    code=313,
+    permission="describe",
+    resources={},
+    to="nameserver",
+    answer_max=AnswerMax(lines=TOPICS_MAX),
+):
     """Topics that a unit subscribes to without belonging to one; body of the answer: TopicList."""
 
 
@@ -118,7 +167,9 @@ class DeleteKeyValue(Command, code=102, permission="admin", resources={}, to="na
     key: Text
 
 
-class GetKeyValuesByNamespace(Command, code=219, permission="describe", resources={}, to="nameserver"):
+class GetKeyValuesByNamespace(
+    Command, code=219, permission="describe", resources={}, to="nameserver", answer_max=AnswerMax()
+):
     """Body of the answer: KVTable; code 22 if the namespace is unknown."""
 
     namespace: Name

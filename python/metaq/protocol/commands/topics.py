@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaq.protocol.command import Command, Fields
+from metaq.protocol.command import AnswerMax, Command, Fields
 from metaq.protocol.ranges import Int32, Name, ShortText, Text
 from metaq.settings import MIB
 
@@ -33,7 +33,14 @@ class TopicPage(Fields):
     total_topic_num: Int32 | None = None
 
 
-class GetAllTopicConfig(Command, code=21, permission="cluster", resources={}, reply=TopicPage):
+class GetAllTopicConfig(
+    Command,
+    code=21,
+    permission="cluster",
+    resources={},
+    reply=TopicPage,
+    answer_max=AnswerMax(lines=1_000_000, instead="ask for a page (topicSeq, maxTopicNum)"),
+):
     """Body of the answer: TopicConfigTable; with `topic_seq` and `max_topic_num` one page of it."""
 
     topic_seq: Int32 | None = None
@@ -47,19 +54,25 @@ class DeleteTopicInBroker(Command, code=215, permission="admin", resources={"top
     topic: Name
 
 
-class GetTopicConfig(Command, code=351, permission="describe", resources={"topic": "topic"}):
+class GetTopicConfig(
+    Command, code=351, permission="describe", resources={"topic": "topic"}, answer_max=AnswerMax()
+):
     """Body of the answer: TopicConfig."""
 
     topic: Name
 
 
-class GetTopicStatsInfo(Command, code=202, permission="describe", resources={"topic": "topic"}):
+class GetTopicStatsInfo(
+    Command, code=202, permission="describe", resources={"topic": "topic"}, answer_max=AnswerMax()
+):
     """Body of the answer: TopicStatsTable."""
 
     topic: Name
 
 
-class GetSystemTopicListFromBroker(Command, code=305, permission="describe", resources={}):
+class GetSystemTopicListFromBroker(
+    Command, code=305, permission="describe", resources={}, answer_max=AnswerMax()
+):
     """Body of the answer: TopicList."""
 
 

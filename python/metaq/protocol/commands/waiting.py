@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from metaq.protocol.bodies import Body, always
-from metaq.protocol.command import Command
+from metaq.protocol.command import AnswerMax, Command
 from metaq.protocol.ranges import Int32, Int64, LongText, Name, Rows, ShortText, Text
 
 LISTED_MAX: Final = 1_000
@@ -41,7 +41,7 @@ class DelayedFigures(Body):
     """Messages in each span that was asked for."""
 
 
-class GetDelayedFigures(Command, code=30_342, permission="describe", resources={}):
+class GetDelayedFigures(Command, code=30_342, permission="describe", resources={}, answer_max=AnswerMax()):
     """Body of the answer: DelayedFigures. Its counts begin at `from_ms`, and each is of `step_ms`, which are
     whole minutes. The first count has the messages before it as well, the last one those behind it."""
 
@@ -71,7 +71,13 @@ class DelayedLines(Body):
     is_truncated: bool = always(False)
 
 
-class ListDelayedMessages(Command, code=30_343, permission="describe", resources={"topic": "topic"}):
+class ListDelayedMessages(
+    Command,
+    code=30_343,
+    permission="describe",
+    resources={"topic": "topic"},
+    answer_max=AnswerMax(lines=LISTED_MAX),
+):
     """Body of the answer: DelayedLines in the order of their due time, from `from_ms` up to but not including
     `to_ms`; only those for `topic` if it is given, or only the one with `offset_id`."""
 
@@ -82,7 +88,14 @@ class ListDelayedMessages(Command, code=30_343, permission="describe", resources
     offset_id: ShortText | None = None
 
 
-class RecallDelayedMessage(Command, code=30_344, permission="admin", resources={}):
+class RecallDelayedMessage(
+    Command,
+    code=30_344,
+    permission="admin",
+    resources={},
+    answer_max=AnswerMax(lines=1),
+    ends_with_connection=False,
+):
     """An operator recalls a message that waits for its time. Body of the answer: DelayedLines with this
     message."""
 
@@ -112,7 +125,9 @@ class TransactionLines(Body):
     checks_max: Int32 = always(0)
 
 
-class ListTransactions(Command, code=30_345, permission="describe", resources={}):
+class ListTransactions(
+    Command, code=30_345, permission="describe", resources={}, answer_max=AnswerMax(lines=LISTED_MAX)
+):
     """Body of the answer: TransactionLines, oldest first; only those of `producer_group` if it is given, or
     only the one with `offset_id`."""
 
@@ -121,7 +136,14 @@ class ListTransactions(Command, code=30_345, permission="describe", resources={}
     offset_id: ShortText | None = None
 
 
-class DecideTransaction(Command, code=30_346, permission="admin", resources={}):
+class DecideTransaction(
+    Command,
+    code=30_346,
+    permission="admin",
+    resources={},
+    answer_max=AnswerMax(lines=1),
+    ends_with_connection=False,
+):
     """An operator ends an open transaction. Body of the answer: TransactionLines with this transaction as it
     was before."""
 

@@ -5,11 +5,11 @@ They change what belongs to others. Until there is access control, the address o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Collection
 from typing import Literal
 
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Handlers, Request
+from metaq.protocol.dispatch import Handlers, Request, Unfinished
 from metaq.protocol.handling.local_peers import is_local
 
 OperatorSources = Literal["local", "any", "none"]
@@ -33,7 +33,7 @@ class OperatorRequests(Handlers):
         self._sources = sources
         self._codes = codes
 
-    def begin(self, request: Request) -> Awaitable[None] | None:
+    def begin(self, request: Request) -> Unfinished | None:
         if request.code not in self._codes or is_welcome(self._sources, request.remote):
             return self._handlers.begin(request)
         if not request.oneway:

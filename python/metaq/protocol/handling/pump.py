@@ -6,14 +6,16 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from metaq._core import Answer, Closed, ConnectionGone, Listener, Request
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
-from metaq.protocol.dispatch import Handlers
+from metaq.protocol.dispatch import Handlers, Unfinished
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.handling.slots import QUESTION_BYTES, QuestionLimits, Questions, Slots
@@ -32,13 +34,25 @@ TASKS_MAX: Final = 1024
 TASKS_PER_CONNECTION_MAX: Final = 128
 
 
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A request that waits for a slot."""
+
+    rest: Unfinished
+    request: Request
+    began_s: float
+
+
 class Pump:
     """Drains one listener on the running loop and passes each event to its handler.
 
     Connections take turns. Synchronous handlers run inside the drain, those of one connection in their order.
-    Asynchronous ones become tasks, and each task holds a slot. While a connection has
-    `tasks_per_connection_max` slots, its other requests wait in the listener. While all `tasks_max` slots are
-    taken, nothing more is drained, so the listener's bounded queue fills and it answers "busy" by itself.
+    Asynchronous ones become tasks, and each task holds a slot. A connection that has its share of the slots
+    is paused: its other requests wait in the listener, whose bounded queue fills, and which answers "busy" by
+    itself. If there is no slot for a request, it waits here; a connection has few such requests, because it
+    is paused meanwhile.
+
+    When a connection closes, those of its requests that only ask are cancelled, whether they wait or run.
 
     A request that waits for another client holds no slot meanwhile (`waiting_for_client`): that client may
     never answer.
@@ -63,6 +77,10 @@ class Pump:
         self._slow_requests = slow_requests or SlowRequests(listener, limit_ms=0)
         self._tasks: dict[asyncio.Future[Any], int] = {}
         """The requests under way, with their connections."""
+        self._asking: dict[int, set[asyncio.Future[Any]]] = {}
+        """Connection → its requests under way that only ask."""
+        self._queued: tuple[deque[_Queued], deque[_Queued], deque[_Queued]] = (deque(), deque(), deque())
+        """Requests that wait for a slot: vital ones, the only ones of their connections, and others."""
         self._set_aside: dict[int, set[asyncio.Future[Any]]] = {}
         """Connection → its requests that wait for another client."""
         self._clients_s: dict[asyncio.Future[Any], float] = {}
@@ -81,6 +99,7 @@ class Pump:
         """Gives every request from now on to other handlers. Returns once those that the former handlers had
         begun are answered: what takes longer than `timeout` is cancelled and refused."""
         self._handlers = handlers
+        self._start_all()
         begun = self._tasks.keys() - {asyncio.current_task()}
         if begun:
             _, late = await asyncio.wait(begun, timeout=timeout)
@@ -95,6 +114,7 @@ class Pump:
         self._drain()
         self._pause()
         self._loop = None
+        self._start_all()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=timeout)
             for task in late:
@@ -148,7 +168,7 @@ class Pump:
         self._questions.add(connection, size_bytes)
         self._set_aside.setdefault(connection, set()).add(task)
         self._slots.give_back(connection)
-        self._resume()
+        self._start_queued()
         began_s = time.monotonic()
         try:
             yield
@@ -196,11 +216,7 @@ class Pump:
     def _drain(self) -> None:
         ends_at = time.monotonic() + TURN_S
         for _ in range(BATCH_MAX // DRAIN_MAX):
-            room = min(DRAIN_MAX, self._slots.free)
-            if room <= 0:
-                self._pause()
-                return
-            events = self._listener.drain(room)
+            events = self._listener.drain(DRAIN_MAX)
             for event in events:
                 try:
                     self._take(event)
@@ -232,23 +248,81 @@ class Pump:
                     event.reason,
                 )
             self._abandon(event.connection, f"{event.remote} has closed its connection")
-            for task in list(self._set_aside.get(event.connection, ())):
-                task.cancel()
+            self._cancel(event.connection)
             if self._on_closed is not None:
                 self._on_closed(event)
 
-    def _finish_later(self, rest: Awaitable[None], request: Request, began_s: float) -> None:
+    def _finish_later(self, rest: Unfinished, request: Request, began_s: float) -> None:
+        is_vital = rest.command.has_reserved_slots
+        is_new = self._slots.of(request.connection) == 0
+        queued = _Queued(rest, request, began_s)
+        if self._slots.has_room(is_new=is_new, is_vital=is_vital):
+            self._start(queued)
+        else:
+            self._slots.wait(request.connection)
+            self._queued[0 if is_vital else 1 if is_new else 2].append(queued)
+
+    def _start(self, queued: _Queued) -> None:
+        rest, request = queued.rest, queued.request
         task = asyncio.ensure_future(rest)
         self._tasks[task] = request.connection
+        if rest.command.ends_with_connection:
+            self._asking.setdefault(request.connection, set()).add(task)
         self._slots.take(request.connection)
-        task.add_done_callback(functools.partial(self._finished, request, began_s))
+        task.add_done_callback(functools.partial(self._finished, request, queued.began_s))
+
+    def _start_queued(self) -> None:
+        """Starts the requests that wait, as far as there are slots."""
+        vital, new, others = self._queued
+        while True:
+            if vital and self._slots.has_room(is_vital=True):
+                queued = vital.popleft()
+            elif new and self._slots.has_room(is_new=True):
+                queued = new.popleft()
+            elif others and self._slots.has_room():
+                queued = others.popleft()
+            else:
+                return
+            self._start(queued)
+            self._slots.end_wait(queued.request.connection)
+
+    def _start_all(self) -> None:
+        """Starts the requests that wait, whether there are slots or not."""
+        for line in self._queued:
+            while line:
+                queued = line.popleft()
+                self._start(queued)
+                self._slots.end_wait(queued.request.connection)
 
     def _finished(self, request: Request, began_s: float, task: asyncio.Future[None]) -> None:
-        self._slots.give_back(self._tasks.pop(task))
+        connection = self._tasks.pop(task)
+        asking = self._asking.get(connection)
+        if asking is not None:
+            asking.discard(task)
+            if not asking:
+                del self._asking[connection]
+        self._slots.give_back(connection)
         self._slow_requests.check(request, began_s, self._clients_s.pop(task, 0.0))
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a request was not answered", exc_info=error)
-        self._resume()
+        self._start_queued()
+
+    def _cancel(self, connection: int) -> None:
+        """Gives up the requests of a connection that has closed, apart from changes that have begun."""
+        for task in (*self._set_aside.get(connection, ()), *self._asking.get(connection, ())):
+            task.cancel()
+        for line in self._queued:
+            if all(queued.request.connection != connection for queued in line):
+                continue
+            kept = []
+            for queued in line:
+                if queued.request.connection == connection and queued.rest.command.ends_with_connection:
+                    queued.rest.drop()
+                    self._slots.end_wait(connection)
+                else:
+                    kept.append(queued)
+            line.clear()
+            line.extend(kept)
 
     def _abandon(self, connection: int, reason: str) -> None:
         for future in self._waiting.pop(connection, {}).values():

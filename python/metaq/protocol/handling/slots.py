@@ -14,11 +14,17 @@ QUESTION_BYTES: Final = 2 * KIB
 """About the memory of one question to a client, without its body."""
 
 
+FREE_PER_SLOT: Final = 4
+"""A connection may have one slot for every four that are free, up to its share. So nine connections that ask
+without end leave 390 of 1,024 free."""
+
+
 class Slots:
     """Counts the requests that are worked on, in all and by connection.
 
     A connection that has its share is paused: its other requests wait where they are, and those of others are
-    served.
+    served. The share shrinks as slots are taken. An eighth of all slots is reserved: half of it for requests
+    that keep clients and brokers alive, and half for them and for connections that have none.
     """
 
     def __init__(self, slots_max: int, per_connection_max: int, pause: Callable[[int, bool], None]) -> None:
@@ -28,25 +34,63 @@ class Slots:
         self._pause = pause
         self._taken = 0
         self._of: dict[int, int] = {}
+        """Connection → its requests under way and those that wait for a slot."""
+        self._paused: dict[int, None] = {}
+        """The connections that are paused, those first that were looked at longest ago."""
+        self._reserved = slots_max // 8
+        self._reserved_for_life = slots_max // 16
 
     @property
     def free(self) -> int:
         return self._slots_max - self._taken
 
+    def has_room(self, *, is_new: bool = False, is_vital: bool = False) -> bool:
+        """Whether a request may begin: any, the only one of its connection, or one with reserved slots."""
+        if is_vital:
+            return self.free > 0
+        return self.free > (self._reserved_for_life if is_new else self._reserved)
+
+    def of(self, connection: int) -> int:
+        return self._of.get(connection, 0)
+
     def take(self, connection: int) -> None:
         """Always succeeds: a request that comes back from a wait may exceed the limits for a moment."""
         self._taken += 1
-        self._of[connection] = self._of.get(connection, 0) + 1
-        if self._of[connection] == self._per_connection_max:
+        self.wait(connection)
+
+    def wait(self, connection: int) -> None:
+        """Counts a request that waits for a slot."""
+        count = self._of[connection] = self._of.get(connection, 0) + 1
+        if count >= self._share() and connection not in self._paused:
+            self._paused[connection] = None
             self._pause(connection, True)
 
     def give_back(self, connection: int) -> None:
         self._taken -= 1
+        self.end_wait(connection)
+
+    def end_wait(self, connection: int) -> None:
+        """Takes back `wait`, whether the request gets a slot or is dropped."""
         left = self._of[connection] = self._of[connection] - 1
         if left == 0:
             del self._of[connection]
-        if left == self._per_connection_max - 1:
+        self._look_at(connection)
+        # There may be room for others now. One at a time is enough: each goes on at the latest when it has no
+        # request under way any more.
+        self._look_at(next(iter(self._paused), connection))
+
+    def _look_at(self, connection: int) -> None:
+        """Lets a connection go on if it has less than its share."""
+        if connection not in self._paused:
+            return
+        del self._paused[connection]
+        if self.of(connection) < self._share():
             self._pause(connection, False)
+        else:
+            self._paused[connection] = None
+
+    def _share(self) -> int:
+        return max(1, min(self._per_connection_max, (self.free - self._reserved) // FREE_PER_SLOT))
 
 
 @dataclass(frozen=True, slots=True)

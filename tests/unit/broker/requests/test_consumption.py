@@ -118,11 +118,13 @@ def test_who_consumes_what(desk: Desk, request_with: Any) -> None:
     subscription = SubscriptionData(topic="orders", sub_string="a")
     data = ConsumerData(group_name="live", subscription_data_set=[subscription])
     desk.clients.put_consumer(data, Member(1, "c", 0, 513, "h:1", 0))
-    groups = desk.consumption.query_topic_consume_by_who(
-        QueryTopicConsumeByWho(topic="orders"), request_with()
+    groups = asyncio.run(
+        desk.consumption.query_topic_consume_by_who(QueryTopicConsumeByWho(topic="orders"), request_with())
     )
     assert GroupList.decode(groups.body).group_list == ["audit", "billing", "live"]
-    topics = desk.consumption.query_topics_by_consumer(QueryTopicsByConsumer(group="billing"), request_with())
+    topics = asyncio.run(
+        desk.consumption.query_topics_by_consumer(QueryTopicsByConsumer(group="billing"), request_with())
+    )
     assert TopicList.decode(topics.body).topic_list == ["history", "orders"]
     answer = desk.consumption.query_subscription_by_consumer(
         QuerySubscriptionByConsumer(group="live", topic="orders"), request_with()

@@ -124,14 +124,15 @@ def test_a_list_is_taken_whole_or_not_at_all(tables: Any, request_with: Any) -> 
 
 
 def test_all_groups_come_whole_or_in_pages(tables: Any, request_with: Any) -> None:
-    whole = tables.groups.get_all_groups(GetAllSubscriptionGroupConfig(), request_with())
+    whole = asyncio.run(tables.groups.get_all_groups(GetAllSubscriptionGroupConfig(), request_with()))
     table = SubscriptionGroupTable.decode(whole.body)
     assert len(table.subscription_group_table) == len(SYSTEM_GROUPS)
     version = table.data_version.encode().decode()
     seen: list[str] = []
     while len(seen) < len(SYSTEM_GROUPS):
         command = GetAllSubscriptionGroupConfig(group_seq=len(seen), max_group_num=3, data_version=version)
-        page = SubscriptionGroupTable.decode(tables.groups.get_all_groups(command, request_with()).body)
+        answer = asyncio.run(tables.groups.get_all_groups(command, request_with()))
+        page = SubscriptionGroupTable.decode(answer.body)
         seen += page.subscription_group_table
     assert sorted(seen) == sorted(SYSTEM_GROUPS)
 

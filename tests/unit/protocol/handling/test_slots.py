@@ -10,19 +10,49 @@ from metaq.protocol.handling.slots import QuestionLimits, Questions, Slots
 
 def test_a_connection_is_paused_while_it_has_its_share() -> None:
     paused: list[tuple[int, bool]] = []
-    slots = Slots(5, 2, lambda connection, pause: paused.append((connection, pause)))
+    slots = Slots(64, 2, lambda connection, pause: paused.append((connection, pause)))
     slots.take(1)
-    assert (slots.free, paused) == (4, [])
+    assert (slots.free, paused) == (63, [])
     slots.take(1)
     slots.take(2)
-    assert (slots.free, paused) == (2, [(1, True)])
+    assert (slots.free, paused) == (61, [(1, True)])
     slots.take(1)
     slots.give_back(1)
     assert paused == [(1, True)], "one that came back from a wait exceeds the share for a moment"
     slots.give_back(1)
     slots.give_back(1)
     slots.give_back(2)
-    assert (slots.free, paused) == (5, [(1, True), (1, False)])
+    assert (slots.free, paused) == (64, [(1, True), (1, False)])
+
+
+def taken_by(connections: int, slots: Slots, paused: set[int]) -> int:
+    """How many slots these connections get if each asks without end."""
+    for _ in range(128):
+        for connection in range(connections):
+            if connection not in paused and slots.has_room(is_new=slots.of(connection) == 0):
+                slots.take(connection)
+    return slots.free
+
+
+@pytest.mark.parametrize(("connections", "free_min"), [(1, 800), (9, 390), (100, 128), (10_000, 64)])
+def test_connections_that_ask_without_end_leave_slots_to_others(connections: int, free_min: int) -> None:
+    paused: set[int] = set()
+    slots = Slots(1024, 128, lambda connection, pause: (paused.add if pause else paused.discard)(connection))
+    free = taken_by(connections, slots, paused)
+    assert free >= free_min
+    assert slots.has_room(is_vital=True), "heartbeats and routes find a slot in any case"
+    assert slots.has_room(is_new=True) == (connections < 10_000)
+
+
+def test_every_paused_connection_goes_on_in_the_end() -> None:
+    paused: set[int] = set()
+    slots = Slots(64, 16, lambda connection, pause: (paused.add if pause else paused.discard)(connection))
+    taken_by(50, slots, paused)
+    assert paused
+    for connection in range(50):
+        while slots.of(connection):
+            slots.give_back(connection)
+    assert (paused, slots.free) == (set(), 64)
 
 
 def test_questions_are_bounded_by_connection_and_in_all() -> None:

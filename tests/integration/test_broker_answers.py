@@ -1,0 +1,181 @@
+"""Requests whose answers would be long: the broker bounds what it collects, and others do not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaq.broker.requests.consumption import Consumption
+from metaq.protocol.bodies import (
+    ConsumeStats,
+    ConsumeStatsList,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicStatsTable,
+)
+from metaq.protocol.command import LINES_MAX
+from metaq.protocol.commands.groups import UpdateAndCreateSubscriptionGroupList
+from metaq.protocol.commands.messages import ConsumerSendMsgBack
+from metaq.protocol.commands.offsets import GetBrokerConsumeStats, GetConsumeStats, UpdateConsumerOffset
+from metaq.protocol.commands.topics import GetTopicConfig, GetTopicStatsInfo, UpdateAndCreateTopic
+from metaq.protocol.reply import Reply
+from tests.support.broker_cluster import Client, broker_options, connected, started_broker
+from tests.support.patient import Connection
+from tests.support.waiting import run, until
+
+NEVER_S = 3_600.0
+BENCHMARK = "BenchmarkTest"
+BENCHMARK_QUEUES = 1_024
+
+
+async def create_groups(client: Client, count: int) -> None:
+    configs = [SubscriptionGroupConfig(group_name=f"g{number}") for number in range(count)]
+    body = SubscriptionGroupList(group_config_list=configs).encode()
+    (await client.connection.call(UpdateAndCreateSubscriptionGroupList(), body)).check()
+    for number in range(count):
+        commit = UpdateConsumerOffset(
+            consumer_group=f"g{number}", topic=BENCHMARK, queue_id=0, commit_offset=0
+        )
+        (await client.connection.call(commit)).check()
+
+
+async def create_topic(client: Client, topic: str, queues: int) -> None:
+    command = UpdateAndCreateTopic(
+        topic=topic, default_topic="TBW102", read_queue_nums=queues, write_queue_nums=queues
+    )
+    (await client.connection.call(command)).check()
+
+
+def test_the_backlog_of_too_many_groups_is_refused_while_it_is_collected(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "operator") as operator,
+        ):
+            await create_groups(operator, 20)
+            answer = (await operator.connection.call(GetBrokerConsumeStats())).check()
+            listed = ConsumeStatsList.decode(answer.body).consume_stats_list
+            lines = sum(
+                len(stats.offset_table) for of_group in listed for s in of_group.values() for stats in s
+            )
+            assert lines == 20 * BENCHMARK_QUEUES
+            await create_groups(operator, 1_000)
+            refused = await operator.connection.call(GetBrokerConsumeStats(), timeout=NEVER_S)
+            assert refused.code == 29
+            found = re.search(r"the limit is 50000 lines; (\d+) lines were counted", refused.remark or "")
+            assert found is not None, refused.remark
+            assert LINES_MAX - BENCHMARK_QUEUES <= int(found[1]) <= LINES_MAX
+            assert "GetConsumeStats, 208" in (refused.remark or "")
+
+    run(scenario)
+
+
+def test_a_topic_that_is_repeated_in_a_list_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = count_topics(monkeypatch)
+
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "operator") as operator,
+        ):
+            await create_groups(operator, 1)
+            asked = GetConsumeStats(consumer_group="g0", topic_list=";".join([BENCHMARK] * 500))
+            answer = (await operator.connection.call(asked, timeout=NEVER_S)).check()
+            assert len(ConsumeStats.decode(answer.body).offset_table) == BENCHMARK_QUEUES
+            assert looked_at == [BENCHMARK]
+
+    run(scenario)
+
+
+def count_topics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Notes each topic whose queues are looked at for an answer."""
+    looked_at: list[str] = []
+    really = Consumption._add_queues
+
+    def add_queues(self: Consumption, *arguments: Any) -> None:
+        looked_at.append(next(a.topic_name for a in arguments if hasattr(a, "topic_name")))
+        really(self, *arguments)
+
+    monkeypatch.setattr(Consumption, "_add_queues", add_queues)
+    return looked_at
+
+
+def ask_often(client: Client, count: int, asked: Any, order: list[str]) -> list[asyncio.Task[Reply]]:
+    """Asks without waiting for the answers, and notes the order in which they come."""
+    tasks = [asyncio.ensure_future(client.connection.call(asked, timeout=NEVER_S)) for _ in range(count)]
+    for task in tasks:
+        task.add_done_callback(lambda _: order.append("asked"))
+    return tasks
+
+
+def test_what_connections_asked_for_ends_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine connections, each with 130 questions about 48 topics of 1,000 queues."""
+    looked_at = count_topics(monkeypatch)
+    topics = [f"t{number}" for number in range(48)]
+    asked = GetConsumeStats(consumer_group="g", topic_list=";".join(topics))
+
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "healthy") as healthy,
+        ):
+            for topic in topics:
+                await create_topic(healthy, topic, 1_000)
+            flood = [Client(await Connection.open(broker.address), "flood", []) for _ in range(9)]
+            tasks = [task for client in flood for task in ask_often(client, 130, asked, [])]
+            await until(lambda: len(looked_at) > 0)
+            # A newcomer and a client with nothing under way are served meanwhile.
+            async with connected(broker.address, "newcomer") as newcomer:
+                await newcomer.heartbeat("n", "t0")
+                assert (await newcomer.connection.call(GetTopicConfig(topic="t0"))).code == 0
+                await newcomer.connection.call(GetTopicStatsInfo(topic="t0"))
+            assert sum(task.done() for task in tasks) < len(tasks) / 2
+            for client in flood:
+                await client.connection.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await until(lambda: not broker.node.pump._asking)
+            # Two threads end at their next step; nothing else begins.
+            (await healthy.connection.call(GetTopicStatsInfo(topic="t0"))).check()
+            begun = len(looked_at)
+            await asyncio.sleep(0.5)
+            assert len(looked_at) == begun
+            assert begun < len(tasks) * len(topics) / 2
+            assert broker.node.pools.look_ups.waiting(1) == 0
+
+    run(scenario)
+
+
+def test_messages_that_are_given_back_do_not_wait_for_long_answers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "asking") as asking,
+            connected(broker.address, "healthy") as healthy,
+        ):
+            await create_topic(asking, "wide", 10_000)
+            await healthy.heartbeat("g", "orders")
+            await healthy.send("orders", b"m")
+            _, (record,), _ = await healthy.pull("g", "orders")
+            order: list[str] = []
+            tasks = ask_often(asking, 160, GetTopicStatsInfo(topic="wide"), order)
+            await until(lambda: len(order) > 0)
+            back = ConsumerSendMsgBack(
+                physical_offset=record.physical_offset, group="g", delay_level=3, origin_topic="orders"
+            )
+            for _ in range(5):
+                (await healthy.connection.call(back)).check()
+                order.append("given back")
+            answer = TopicStatsTable.decode(next(task for task in tasks if task.done()).result().body)
+            assert len(answer.offset_table) == 10_000
+            # Each of them waits for one long answer at most, not for all that were asked for before.
+            assert order.count("asked") < 40
+            for task in tasks:
+                task.cancel()
+
+    run(scenario)
