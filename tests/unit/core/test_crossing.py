@@ -184,12 +184,32 @@ def test_trickled_bytes_meet_the_frame_deadline(serve: Callable[..., _core.Liste
 
 def test_connections_past_the_limit_are_closed(serve: Callable[..., _core.Listener]) -> None:
     server = serve(connections_per_address_max=2)
-    with connect(server) as first, connect(server) as second, connect(server) as third:
-        assert third.recv(1) == b""
-        for client in (first, second):
-            client.sendall(_core.encode_frame(1, opaque=1))
-            next_request(server).respond()
-            assert read_frames(client, 1)[0].opaque == 1
+
+    def ask(client: socket.socket) -> None:
+        client.sendall(_core.encode_frame(1, opaque=1))
+        next_request(server).respond()
+        assert read_frames(client, 1)[0].opaque == 1
+
+    with connect(server) as first, connect(server) as second:
+        ask(first)
+        ask(second)
+        with connect(server) as third:
+            assert third.recv(1) == b""
+        ask(first)
+        ask(second)
+
+
+def test_a_connection_that_said_nothing_makes_way_for_one_past_the_limit(
+    serve: Callable[..., _core.Listener],
+) -> None:
+    server = serve(connections_per_address_max=2)
+    with connect(server) as silent, connect(server), connect(server) as third:
+        assert silent.recv(1) == b""
+        third.sendall(_core.encode_frame(1, opaque=1))
+        while not isinstance(event := next_event(server), _core.Request):
+            pass  # The connection that was closed is reported, too.
+        event.respond()
+        assert read_frames(third, 1)[0].opaque == 1
 
 
 def test_a_taken_port_is_an_error_that_names_it(serve: Callable[..., _core.Listener]) -> None:
