@@ -109,7 +109,6 @@ class _thrower:
 
 def run_generated(plan: Plan, tallies: Queue[Tally]) -> None:
     """Sends requests of every command, with values of every kind."""
-    os.nice(NICENESS)
     generators = [Generator("broker", plan.seed), Generator("nameserver", plan.seed + 1)]
     throwers = [
         FrameThrower(plan.target.broker, generators[0]),

@@ -28,7 +28,7 @@ from tests.support.serving import Serving
 SECONDS = 600.0
 FRAMES = 1_000_000
 """Mutated frames in a run of full length; a shorter one throws fewer."""
-GENERATED = 200_000
+GENERATED = 60_000
 """Requests made from the types of their fields, in a run of full length."""
 ENDS: tuple[End, ...] = ("stop", "kill", "kill", "stop")
 """How the broker ends between the bursts of generated requests after the attacks."""

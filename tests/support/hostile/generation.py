@@ -20,7 +20,7 @@ from msgspec import inspect
 from metaq.protocol.bodies import RegisterBrokerBody
 from metaq.protocol.command import Command
 from tests.support.hostile.catalogue import BATCH, RECORD, TEXT, UNKNOWN_CODES, Known, catalogue
-from tests.support.hostile.values import ODD_TEXTS, Pairs, Values, as_text, described
+from tests.support.hostile.values import ODD_PARTS, ODD_TEXTS, Pairs, Values, as_text, described, leaves
 
 VERSIONS = (0, 1, 401, 481, 493, 513, 2**15 - 1, -1)
 FLAGS = (0, 0, 0, 0, 0, 0, 2, 2, 4, 0x7FFFFFFF & ~1)
@@ -38,6 +38,8 @@ CONFIGURED: Final = (
     *("log_level", "unknown", "listenPort", ""),
 )
 _MIB = 1024 * 1024
+BODY_BYTES_MAX = 2 * _MIB
+"""Longer bodies are cut."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,10 @@ class Generator:
 
     def _json(self, kind: inspect.StructType, code: int) -> bytes:
         chance = self._chance
-        is_valid = chance.random() < 0.3
+        is_valid = chance.random() < 0.2
+        self._values.odd_part = chance.choice(ODD_PARTS)
+        self._values.repeats_left = 1
+        self._values.focus = chance.choice(leaves(kind)) if chance.random() < 0.6 else ""
         value = (self._values.valid if is_valid else self._values.odd)(kind, "")
         if isinstance(value, Pairs):
             value = self._kept_out(value, kind, code)
@@ -160,7 +165,7 @@ class Generator:
         text = as_text(value, bare_integer_keys=chance.random() < 0.3)
         if chance.random() < 0.03:
             text = text[: chance.randrange(len(text) + 1)]
-        return text.encode("utf-8", "surrogatepass")
+        return text.encode("utf-8", "surrogatepass")[:BODY_BYTES_MAX]
 
     def _kept_out(self, value: Pairs, kind: inspect.StructType, code: int) -> Pairs:
         """Leaves out fields of `PENDING` at every depth."""

@@ -58,7 +58,8 @@ INTEGERS = (
 )
 DEPTH = 4
 ENTRIES_REPEATED = 200
-_ODD_IN_STRUCT = 0.15
+ODD_PARTS = (0.04, 0.04, 0.15, 0.4)
+"""How many of the values in a body are odd. With one or two, it comes as far as the code that uses them."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ class Values:
         """`others` are names that belong to somebody else, where a request cannot do harm with them."""
         self._chance = chance
         self.others = others
+        self.odd_part = ODD_PARTS[0]
+        self.repeats_left = 0
+        """How many more lists of this body may be long: lists of long lists would be too much to send."""
+        self.focus = ""
+        """If given, only fields of this name in a body are odd."""
 
     def valid(self, kind: inspect.Type, name: str, depth: int = 0) -> Any:
         """A value that the type admits. None stands for a field that is left out."""
@@ -145,8 +151,10 @@ class Values:
         return self._composed(kind, name, depth, self._mostly_valid)
 
     def _mostly_valid(self, kind: inspect.Type, name: str, depth: int) -> Any:
-        draw = self.odd if self._chance.random() < _ODD_IN_STRUCT else self.valid
-        return draw(kind, name, depth)
+        if self.focus and isinstance(kind, _COMPOSED):
+            return self._composed(kind, name, depth, self._mostly_valid)
+        is_odd = name == self.focus if self.focus else self._chance.random() < self.odd_part
+        return (self.odd if is_odd else self.valid)(kind, name, depth)
 
     def _text(self, kind: inspect.StrType, name: str) -> str:
         texts = next((found for part, found in _BY_NAME if part in name), WORDS)
@@ -163,8 +171,12 @@ class Values:
             return None
         match kind:
             case inspect.ListType() | inspect.SetType() | inspect.VarTupleType():
-                entries = [draw(kind.item_type, name, depth + 1) for _ in range(chance.randrange(4))]
-                if draw == self._mostly_valid and entries and chance.random() < 0.3:
+                entries = [
+                    draw(kind.item_type, name, depth + 1)
+                    for _ in range(chance.randrange(bool(self.focus), 4))
+                ]
+                if draw == self._mostly_valid and entries and self.repeats_left and chance.random() < 0.3:
+                    self.repeats_left -= 1
                     entries *= ENTRIES_REPEATED
                 return entries
             case inspect.DictType():
@@ -207,6 +219,21 @@ class Values:
             queue = Pairs([("brokerName", "b"), ("queueId", 2**70), ("topic", "t")])
             return Pairs([(queue, 1), (queue, -1)])
         return chance.choice([chance.choice(INTEGERS), chance.choice(ODD_TEXTS), True, 1.5, None])
+
+
+_COMPOSED = (inspect.StructType, inspect.ListType, inspect.DictType)
+
+
+def leaves(kind: inspect.Type, name: str = "") -> tuple[str, ...]:
+    """The names of all fields of a body, at every depth, that are numbers, texts and the like."""
+    match kind:
+        case inspect.StructType():
+            return tuple(leaf for field in kind.fields for leaf in leaves(field.type, field.name))
+        case inspect.ListType():
+            return leaves(kind.item_type, name)
+        case inspect.DictType():
+            return (name, *leaves(kind.value_type, name))
+    return (name,)
 
 
 def integers_within(kind: inspect.IntType) -> list[int]:
