@@ -14,6 +14,7 @@ from multiprocessing.queues import Queue
 
 from tests.support.hostile.attacks import ATTACKS, KINDS
 from tests.support.hostile.crowds import Crowd, keep_crowds
+from tests.support.hostile.generation import Generator
 from tests.support.hostile.mutation import FrameThrower, Mutator, throw_frames
 from tests.support.hostile.target import Deceived, Target
 from tests.support.plain_client import ServerClosed
@@ -65,6 +66,8 @@ class Plan:
     ends_at: float
     """By the clock `time.monotonic`, which all processes of a machine share."""
     frames: int
+    generated: int
+    """Requests that are made from the types of their fields."""
     seed: int
     to_broker: Sequence[bytes]
     to_names: Sequence[bytes]
@@ -74,6 +77,7 @@ class Plan:
     def processes(self) -> dict[str, Callable[[Plan, Queue[Tally]], None]]:
         found: dict[str, Callable[[Plan, Queue[Tally]], None]] = {"crowds": run_crowds}
         found |= {f"frames {number}": _thrower(number) for number in range(THROWERS)}
+        found["generated"] = run_generated
         found |= {kind: _attacker(kind) for kind in KINDS}
         return found
 
@@ -101,6 +105,25 @@ class _thrower:
         ends_at = now + _FRAMES_PART * (plan.ends_at - now)
         throw_frames(throwers, -(-plan.frames // THROWERS), ends_at, tell)
         told.end()
+
+
+def run_generated(plan: Plan, tallies: Queue[Tally]) -> None:
+    """Sends requests of every command, with values of every kind."""
+    generators = [Generator("broker", plan.seed), Generator("nameserver", plan.seed + 1)]
+    throwers = [
+        FrameThrower(plan.target.broker, generators[0]),
+        FrameThrower(plan.target.nameserver, generators[1]),
+    ]
+    told = Told(tallies)
+
+    def tell() -> None:
+        tally = Tally("generated")
+        tally.counts["generated requests"] = sum(thrower.frames for thrower in throwers)
+        told.tell(tally)
+
+    now = time.monotonic()
+    throw_frames(throwers, plan.generated, now + _FRAMES_PART * (plan.ends_at - now), tell)
+    told.end()
 
 
 @dataclass(frozen=True)

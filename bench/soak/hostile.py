@@ -21,12 +21,19 @@ from tests.support.hostile.clean_up import forget_strangers
 from tests.support.hostile.healthy import KINDS, HealthyClient, Timing, Verdict, Window
 from tests.support.hostile.judge import MIB, MemoryWatch, aligned
 from tests.support.hostile.recording import record
+from tests.support.hostile.restarts import Attacked, End, complaints
 from tests.support.hostile.target import Target, runtime_info
 from tests.support.serving import Serving
 
 SECONDS = 600.0
 FRAMES = 1_000_000
 """Mutated frames in a run of full length; a shorter one throws fewer."""
+GENERATED = 60_000
+"""Requests made from the types of their fields, in a run of full length."""
+ENDS: tuple[End, ...] = ("stop", "kill", "kill", "stop")
+"""How the broker ends between the bursts of generated requests after the attacks."""
+BURSTS_PART = 0.1
+"""Each of these bursts takes this part of the time of the attacks, divided by their number."""
 P99_RATIO, P99_SLACK_S = 3, 0.1
 SLACK_BYTES = 64 * MIB
 """For what is allocated before it is counted, and for what the allocator rounds up."""
@@ -35,6 +42,7 @@ GIVEN_BACK_S = 60.0
 QUIET_S_MIN = 35.0
 """Longer than a name server lets others claim the place of a broker that has just come."""
 PREFERENCE = -5
+SETTINGS = {"commit_log_file_bytes": 256 * MIB}
 _LOOK_EVERY_S = 0.5
 _SAY_EVERY_S = 10.0
 _PATIENCE_S = 2.0
@@ -47,6 +55,7 @@ class Figures:
 
     seed: int
     frames_wanted: int
+    generated_wanted: int = 0
     quiet: dict[str, Timing] = field(default_factory=dict)
     attacked: dict[str, Timing] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -66,6 +75,11 @@ class Figures:
     ran_s: float = 0.0
     waited_s: float = 0.0
     """How long the broker's threads ran in the attack, and waited for a processor."""
+    log_problems: list[str] = field(default_factory=list)
+    """Tracebacks and panics in the log of the broker."""
+    restart_problems: list[str] = field(default_factory=list)
+    restarts_told: str = ""
+    """The generated requests after the attacks, with restarts of the broker between them."""
 
     def counts(self) -> Counter[str]:
         return sum((tally.counts for tally in self.tallies), Counter())
@@ -95,6 +109,9 @@ class Figures:
             found += self.verdict.problems
         if (thrown := self.counts()["mutated frames"]) < self.frames_wanted:
             found.append(f"only {thrown:,} of {self.frames_wanted:,} mutated frames were sent")
+        if (made := self.counts()["generated requests"]) < self.generated_wanted:
+            found.append(f"only {made:,} of {self.generated_wanted:,} generated requests were sent")
+        found += [*self.log_problems, *self.restart_problems]
         for kind, wanted in (("idle", IDLE_CONNECTIONS), ("trickling", TRICKLING_CONNECTIONS)):
             if (most := self.counts()[f"{kind} at once"]) < wanted:
                 found.append(f"only {most:,} of {wanted:,} {kind} connections were open at once")
@@ -127,6 +144,7 @@ class Figures:
             f"and waited {self.waited_s:.0f} s for a processor that others had",
             f"{acknowledged:,} messages acknowledged, {self.failure_count} requests failed, "
             f"{self.forgotten:,} names of attackers deleted afterwards; seed {self.seed}",
+            *filter(None, [self.restarts_told]),
             "attacks: " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())),
             *(f"not as intended: {text}" for tally in self.tallies for text in tally.broken[:3]),
         ]
@@ -144,12 +162,36 @@ def run_hostile(home: Path, seconds: float, seed: int | None, say: Callable[[str
 
 
 def hostile(home: Path, seconds: float, seed: int, say: Callable[[str], None]) -> Figures:
-    figures = Figures(seed, round(FRAMES * min(1.0, seconds / SECONDS)))
-    say(f"seed {seed}; {figures.frames_wanted:,} mutated frames in {seconds:g} s")
-    settings = {"commit_log_file_bytes": 256 * MIB}
+    part = min(1.0, seconds / SECONDS)
+    figures = Figures(seed, round(FRAMES * part), round(GENERATED * part))
+    say(
+        f"seed {seed}; {figures.frames_wanted:,} mutated frames and {figures.generated_wanted:,} generated "
+        f"requests in {seconds:g} s"
+    )
+    _attack_all(home, seconds, figures, say)
+    _attack_with_restarts(home, seconds, figures, say)
+    return figures
+
+
+def _attack_with_restarts(home: Path, seconds: float, figures: Figures, say: Callable[[str], None]) -> None:
+    """Sends generated requests to a broker that is stopped and killed in between."""
+    attacked = Attacked(home / "restarts", SETTINGS, figures.seed)
+    bursts = len(ENDS) + 1
+    try:
+        attacked.run(BURSTS_PART * seconds / bursts, ENDS, say)
+    except (RuntimeError, TimeoutError) as failure:
+        attacked.problems.append(f"start {attacked.starts} of the broker: {failure}")
+    figures.restart_problems += [f"with restarts: {text}" for text in attacked.problems]
+    figures.restarts_told = (
+        f"with {len(ENDS)} restarts: {attacked.throwers.frames:,} generated requests, "
+        f"{attacked.acknowledged:,} messages acknowledged, peak {attacked.peak / MIB:.0f} MiB"
+    )
+
+
+def _attack_all(home: Path, seconds: float, figures: Figures, say: Callable[[str], None]) -> None:
     with (
         Serving(
-            home / "broker", home / "data", flush="async", settings=settings, prefix=("setsid",)
+            home / "broker", home / "data", flush="async", settings=SETTINGS, prefix=("setsid",)
         ) as broker,
         HealthyClient(broker.broker, broker.nameserver) as healthy,
         MemoryWatch(broker.pid) as memory,
@@ -163,7 +205,15 @@ def hostile(home: Path, seconds: float, seed: int, say: Callable[[str], None]) -
         figures.quiet = healthy.window().timings
         figures.own_before = memory.now()
         say(f"quiet: {_told(figures.quiet)}, {figures.own_before / MIB:.0f} MiB")
-        plan = Plan(target, time.monotonic() + seconds, figures.frames_wanted, seed, to_broker, to_names)
+        plan = Plan(
+            target,
+            time.monotonic() + seconds,
+            figures.frames_wanted,
+            figures.generated_wanted,
+            figures.seed,
+            to_broker,
+            to_names,
+        )
         memory.take_peak()
         ran_s, waited_s = processor_times(broker.pid)
         figures.tallies = _attack(plan, healthy, memory, figures, say)
@@ -184,10 +234,9 @@ def hostile(home: Path, seconds: float, seed: int, say: Callable[[str], None]) -
         figures.failures += quiet_again.failures
         figures.failure_count += quiet_again.failure_count
         figures.verdict = healthy.check()
-        if broker.stop() != 0 or "panicked" in broker.log():
-            figures.failures.append("the broker did not stop in order, or a thread panicked")
-            figures.failure_count += 1
-    return figures
+        if broker.stop() != 0:
+            figures.log_problems.append("the broker did not stop in order")
+        figures.log_problems += complaints(broker.log())
 
 
 def _attack(

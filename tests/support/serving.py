@@ -32,12 +32,14 @@ class Serving(Metaq):
         settings: Mapping[str, object] = SMALL_FILES,
         prefix: Sequence[str] = (),
         wait: bool = True,
+        ports: tuple[int, int] = (0, 0),
     ) -> None:
+        """`ports` of the name server and of the broker; processes that follow each other may share them."""
         home.mkdir(parents=True, exist_ok=True)
         self.data = data
         super().__init__(
             "serve",
-            *("--host", "127.0.0.1", "--namesrv-port", "0", "--broker-port", "0"),
+            *("--host", "127.0.0.1", "--namesrv-port", str(ports[0]), "--broker-port", str(ports[1])),
             *("--data", str(data), "--flush", flush),
             *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")),
             home=home,

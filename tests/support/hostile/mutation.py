@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 TEXTS = [
     "",
@@ -167,17 +167,23 @@ def as_binary(header: dict[str, Any], body: bytes) -> bytes:
     return struct.pack(">II", 4 + len(data) + len(body), 1 << 24 | len(data)) + data + body
 
 
+class FrameSource(Protocol):
+    """Makes frames without end."""
+
+    def next(self) -> tuple[bytes, bool]: ...
+
+
 class FrameThrower:
-    """Sends mutated frames to one server on a few connections in turn, and reads what comes back.
+    """Sends frames to one server on a few connections in turn, and reads what comes back.
 
     After a frame that the server cannot understand nothing else is sent on that connection. It is closed in
     its next turn, when the server has seen the frame.
     """
 
-    def __init__(self, address: str, mutator: Mutator) -> None:
+    def __init__(self, address: str, source: FrameSource) -> None:
         host, _, port = address.rpartition(":")
         self._address = (host, int(port))
-        self._mutator = mutator
+        self._source = source
         self._connections: deque[socket.socket | None] = deque([None] * CONNECTIONS)
         self._finished: set[socket.socket] = set()
         self.frames = 0
@@ -189,7 +195,7 @@ class FrameThrower:
         batch = bytearray()
         count, is_last = 0, False
         while count < BATCH and not is_last:
-            frame, goes_on = self._mutator.next()
+            frame, goes_on = self._source.next()
             batch += frame
             count, is_last = count + 1, not goes_on
         try:

@@ -19,11 +19,12 @@ MIB = 1024 * 1024
 
 def sound() -> Figures:
     """A run in which everything went well."""
-    counts = {"mutated frames": 100, "idle at once": IDLE_CONNECTIONS}
+    counts = {"mutated frames": 100, "generated requests": 50, "idle at once": IDLE_CONNECTIONS}
     counts["trickling at once"] = TRICKLING_CONNECTIONS
     return Figures(
         seed=1,
         frames_wanted=100,
+        generated_wanted=50,
         quiet={kind: Timing([0.01] * 100) for kind in KINDS},
         attacked={kind: Timing([0.12] * 100) for kind in KINDS},
         tallies=[Tally("all", Counter(counts))],
@@ -54,6 +55,9 @@ HARMS: dict[str, tuple[Callable[[Figures], None], str]] = {
     "no messages at all": (lambda run: harm(run, "verdict", Verdict(0, [])), "nothing was acknowledged"),
     "a lie that was believed": (lambda run: run.tallies[0].deceived.append("x"), "deceived: x"),
     "few frames": (lambda run: harm(run, "frames_wanted", 101), "only 100 of 101"),
+    "few requests": (lambda run: harm(run, "generated_wanted", 51), "only 50 of 51 generated"),
+    "a traceback": (lambda run: run.log_problems.append("1 tracebacks"), "1 tracebacks"),
+    "a broker that does not start again": (lambda run: run.restart_problems.append("start 2"), "start 2"),
     "few connections": (
         lambda run: run.tallies[0].counts.subtract(["idle at once"]),
         "only 4,999 of 5,000 idle",

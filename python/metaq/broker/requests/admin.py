@@ -217,7 +217,8 @@ def parse_properties(body: bytes) -> dict[str, str]:
 
 
 def _whole_number(key: str, value: str, limit: int) -> int:
-    if not value.isdecimal() or int(value) > limit:
+    # The length comes first: Python refuses to read a number of thousands of digits.
+    if len(value) > len(str(limit)) or not value.isdecimal() or int(value) > limit:
         raise Refused(
             ResponseCode.INVALID_PARAMETER, f"{key} takes a number from 0 to {limit}, not {value[:32]!a}"
         )

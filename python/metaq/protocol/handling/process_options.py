@@ -36,7 +36,9 @@ class ProcessOptions:
         if name == "log_level":
             levels = _levels(value)
             return lambda: level_control.set(levels)
-        if not value.isdecimal() or int(value) > SLOW_REQUEST_MS_MAX:
+        # The length comes first: Python refuses to read a number of thousands of digits.
+        is_short = len(value) <= len(str(SLOW_REQUEST_MS_MAX))
+        if not is_short or not value.isdecimal() or int(value) > SLOW_REQUEST_MS_MAX:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"{name} takes a number from 0 to {SLOW_REQUEST_MS_MAX}, not {value[:32]!a}",

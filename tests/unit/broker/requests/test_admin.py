@@ -171,6 +171,7 @@ def test_options_of_the_process_change_without_a_registration(desk: Desk, reques
         (b"brokerPermission=4\nnamesrvAddr=1.2.3.4:5", 16),
         (b"brokerPermission=8", 29),
         (b"brokerPermission=-1", 29),
+        (b"brokerPermission=" + b"1" * 5_000, 29),
         (b"autoCreateTopicEnable=perhaps", 29),
         (b"nonsense", 29),
         (b"x" * 70_000, 29),

@@ -165,6 +165,7 @@ def test_options_of_the_process_change_at_once(levels: None) -> None:
         ("slow_request_ms", "soon", "takes a number from 0"),
         ("slow_request_ms", "-1", "takes a number from 0"),
         ("slow_request_ms", str(2**31), "takes a number from 0"),
+        ("slow_request_ms", "1" * 5_000, "takes a number from 0"),
         ("log_level", "loud", "must be one of debug"),
         ("log_level", "info,metaq.borker=debug", "there is no logger metaq.borker"),
     ],
