@@ -10,6 +10,7 @@ from typing import Protocol
 
 from metaq._core import LinkListener, LinkSocket
 from metaq.broker.replication.options import ReplicationOptions
+from metaq.connection_shares import ConnectionShares, CountedConnection
 from metaq.ha.group_record import Member
 from metaq.ha.handshake import Follow, Identity, LinkRefused, OwnLog, Refused, SendTail, Welcome, admit
 from metaq.protocol.handling.peer_log import PeerLog
@@ -17,7 +18,9 @@ from metaq.protocol.handling.peer_log import PeerLog
 _log = logging.getLogger(__name__)
 
 HANDSHAKES_MAX = 16
-"""Connections that may be in their handshake at the same time. More are closed at once."""
+"""Connections that may be in their handshake at the same time. The oldest one without a proof makes
+room for a new one."""
+HANDSHAKES_PER_ADDRESS_MAX = 8
 
 
 class Host(Protocol):
@@ -47,6 +50,7 @@ class LinkPort:
         """The bound port."""
         self._pool = ThreadPoolExecutor(HANDSHAKES_MAX, "metaq-link")
         self._complaints = PeerLog()
+        self._shares = ConnectionShares(HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX)
         self._under_way: dict[asyncio.Task[None], LinkSocket] = {}
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(listener.fileno(), self._accept)
@@ -75,17 +79,20 @@ class LinkPort:
             return
         if socket is None:
             return
-        if len(self._under_way) >= HANDSHAKES_MAX:
+        counted = self._shares.admit(socket.remote.rpartition(":")[0].strip("[]"), socket.close)
+        if counted is None:
             self._complain(socket.remote, f"{HANDSHAKES_MAX} connections are in their handshake already")
             socket.close()
             return
-        task = asyncio.create_task(self._shake_hands(socket))
+        task = asyncio.create_task(self._shake_hands(socket, counted))
         self._under_way[task] = socket
         task.add_done_callback(self._under_way.pop)
+        task.add_done_callback(lambda _: counted.leave())
 
-    async def _shake_hands(self, socket: LinkSocket) -> None:
+    async def _shake_hands(self, socket: LinkSocket, counted: CountedConnection) -> None:
         try:
-            identity, request = await self._loop.run_in_executor(self._pool, self._admit, socket)
+            identity, request = await self._loop.run_in_executor(self._pool, self._admit, socket, counted)
+            counted.leave()
             await self._admitted(socket, Member(identity.node_id, identity.incarnation), request)
         except (LinkRefused, OSError) as error:
             self._complain(socket.remote, str(error) or type(error).__name__)
@@ -100,10 +107,12 @@ class LinkPort:
             _log, logging.WARNING, remote, "the replication port refuses %s: %s", remote, reason
         )
 
-    def _admit(self, socket: LinkSocket) -> tuple[Identity, Follow | SendTail]:
+    def _admit(self, socket: LinkSocket, counted: CountedConnection) -> tuple[Identity, Follow | SendTail]:
         host = self._host
 
         def welcome(peer: Identity, log: OwnLog) -> Welcome | Refused | SendTail:
+            # The peer has proved that it holds the key, so it is no stranger.
+            self._loop.call_soon_threadsafe(counted.work)
             return host.welcome(Member(peer.node_id, peer.incarnation), log)
 
         return admit(socket, host.identity, self._options.key, welcome, host.checksum)
