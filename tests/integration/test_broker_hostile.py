@@ -8,9 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from metaq._core import Frame
+import pytest
+
+from metaq._core import Frame, encode_frame
 from metaq.broker import Broker
 from metaq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.commands.clients import (
     GetConsumerListByGroup,
@@ -23,6 +26,7 @@ from metaq.protocol.commands.topics import GetTopicConfig, UpdateAndCreateTopic
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.patient import Connection
 from tests.support.waiting import run, until
+from tests.support.wire import Wire
 
 NEVER_S = 3_600.0
 BUSY = 2
@@ -136,6 +140,47 @@ def test_pulls_that_wait_for_a_mute_consumers_subscription_hold_up_nobody(tmp_pa
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_header_with_too_many_fields_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, binary: bool
+) -> None:
+    def attack(port: int) -> list[tuple[int, str | None]]:
+        many: dict[str, object] = {"topic": "t", **{f"unknown{number}": number for number in range(256)}}
+        with Wire(port, binary=binary) as wire:
+            found = [wire.call(code, many) for code in (35, 38, 105, 351, 30_325)]
+        return [(frame.code, frame.remark) for frame in found]
+
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker:
+            answers = await asyncio.to_thread(attack, int(broker.address.rpartition(":")[2]))
+        for code, remark in answers:
+            assert code == ResponseCode.INVALID_PARAMETER or "not supported" in (remark or ""), (code, remark)
+        assert sum("256" in (remark or "") for _, remark in answers) == 4
+
+    run(scenario)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_client_whose_answer_cannot_be_read_counts_as_unreachable(tmp_path: Path) -> None:
+    def consume(port: int) -> None:
+        heartbeat = HeartbeatData(client_id="odd", consumer_data_set=[ConsumerData(group_name="odd")])
+        with Wire(port) as wire, Wire(port) as operator:
+            assert wire.call(34, {}, heartbeat.encode()).code == 0
+            operator.write(307, {"consumerGroup": "odd", "clientId": "odd"})
+            while (asked := wire.read()).code != 307:
+                pass
+            many = {f"field{number}": "x" for number in range(257)}
+            wire.socket.sendall(encode_frame(0, opaque=asked.opaque, flag=1, fields=many))
+            answer = operator.read()
+            assert answer.code != 0 and "cannot be read" in (answer.remark or "")
+
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker:
+            await asyncio.to_thread(consume, int(broker.address.rpartition(":")[2]))
 
     run(scenario)
 

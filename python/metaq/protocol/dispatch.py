@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, cast
 
+from metaq._core import FrameError
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command, Fields
-from metaq.protocol.errors import Refused
+from metaq.protocol.errors import ProtocolError, Refused
 from metaq.protocol.handling import never
 from metaq.protocol.handling.peer_log import peer_log
 
@@ -153,7 +154,7 @@ class Handlers:
             _check_body(command, request)
             if request.oneway and command.ends_with_connection:
                 return None  # Nobody gets the answer, and there is nothing else to do.
-            outcome = handler(command.parse(request.fields), request)
+            outcome = handler(command.parse(_fields(request)), request)
         except Exception as error:
             _respond(request, _answer_to(error, request))
             return None
@@ -179,6 +180,13 @@ class Unavailable(Handlers):
 
     def begin(self, request: Request) -> None:
         _respond(request, self._refusal)
+
+
+def _fields(request: Request) -> dict[str, str]:
+    try:
+        return request.fields
+    except FrameError as error:
+        raise ProtocolError(f"the header of this request cannot be read: {error}") from None
 
 
 def _check_body(command: type[Command], request: Request) -> None:

@@ -58,15 +58,7 @@ ANSWERS: Final = -2
 """Stands for the bodies of answers that clients send."""
 FIELD_COUNT: Final = "(field count)"
 """More fields than a header may have."""
-PENDING: Final[tuple[Pending, ...]] = (
-    Pending(ANY_CODE, FIELD_COUNT, "more than 256 fields: a traceback, also in slow_requests.check"),
-    *(
-        Pending(code, name, "persisted before it is put: the broker does not start again")
-        for code in (200, 225)
-        for name in ("retry_max_times", "which_broker_when_consume_slowly", "broker_id", "retry_queue_nums")
-    ),
-    Pending(34, "sub_version", "2^63 and more: a traceback, and the member stays"),
-)
+PENDING: Final[tuple[Pending, ...]] = ()
 """Empty this list: it names what is being repaired. Nothing that is repaired stays in it."""
 
 

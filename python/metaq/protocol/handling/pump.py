@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from metaq._core import Answer, Closed, ConnectionGone, Listener, Request
+from metaq._core import Answer, Closed, ConnectionGone, FrameError, Listener, Request
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers, Unfinished
@@ -236,7 +236,10 @@ class Pump:
         elif isinstance(event, Answer):
             future = self._waiting.get(event.connection, {}).get(event.opaque)
             if future is not None and not future.done():
-                future.set_result(Reply(event.code, event.remark, event.fields, event.body))
+                try:
+                    future.set_result(Reply(event.code, event.remark, event.fields, event.body))
+                except FrameError as error:
+                    future.set_exception(Unreachable(f"its answer cannot be read: {error}"))
         else:
             if event.reason is not None:
                 peer_log.write(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from metaq._core import Listener, Request, SlowRequest
+from metaq._core import FrameError, Listener, Request, SlowRequest
 from metaq.protocol.command import Command, commands
 from metaq.protocol.errors import ProtocolError
 from metaq.protocol.handling.peer_log import PeerLog, peer_log
@@ -81,7 +81,7 @@ class SlowRequests:
             "handled": max(0, handled_ms - clients_ms),
         }
         command = _command(request.code)
-        self._write(request.remote, request.code, 1, parts, _named(command, request.fields))
+        self._write(request.remote, request.code, 1, parts, _named(command, request))
 
     def write_native(self) -> None:
         """Writes the slow requests of the data plane since the last call."""
@@ -133,13 +133,13 @@ def _command(code: int) -> type[Command] | None:
     return next((command for command in commands() if command.code == code), None)
 
 
-def _named(command: type[Command] | None, fields: Mapping[str, str]) -> str:
+def _named(command: type[Command] | None, request: Request) -> str:
     """Returns the topics and groups that a request names."""
     if command is None or isinstance(command.resources, str):
         return ""
     try:
-        header = command.parse(fields)
-    except ProtocolError:
+        header = command.parse(request.fields)
+    except (FrameError, ProtocolError):
         return ""
     named = ((kind, getattr(header, name)) for name, kind in command.resources.items())
     return ", ".join(f"{kind} {_shown(name)}" for kind, name in named if name)
