@@ -42,26 +42,6 @@ BODY_BYTES_MAX = 2 * _MIB
 """Longer bodies are cut."""
 
 
-@dataclass(frozen=True)
-class Pending:
-    """A field that gets only valid values, until the fault in the product is gone."""
-
-    code: int
-    """`ANY_CODE` stands for all commands."""
-    field: str
-    """Its name in the class of the command or of a body, or one of the words below."""
-    why: str
-
-
-ANY_CODE: Final = -1
-ANSWERS: Final = -2
-"""Stands for the bodies of answers that clients send."""
-FIELD_COUNT: Final = "(field count)"
-"""More fields than a header may have."""
-PENDING: Final[tuple[Pending, ...]] = ()
-"""Empty this list: it names what is being repaired. Nothing that is repaired stays in it."""
-
-
 @dataclass
 class Generator:
     """Requests to one server. It gets all commands; those of its own role come more often."""
@@ -70,7 +50,6 @@ class Generator:
     seed: int
     others: Sequence[str] = ()
     """Topics and groups of the healthy client. Only requests that change nothing name them."""
-    pending: Sequence[Pending] = PENDING
     counts: Counter[int] = field(default_factory=Counter)
     """Requests by code."""
 
@@ -79,7 +58,6 @@ class Generator:
         self._values = Values(self._chance)
         self._known = catalogue()
         self._turn: list[Known | int] = []
-        self._kept = {(one.code, one.field) for one in self.pending}
 
     def next(self) -> tuple[bytes, bool]:
         """Returns a frame, and whether the server can understand other frames behind it."""
@@ -109,8 +87,7 @@ class Generator:
             odd = {one.name for one in described_fields if chance.random() < 0.4}
         pairs = []
         for one in described_fields:
-            is_odd = one.name in odd and (command.code, one.name) not in self._kept
-            value = (self._values.odd if is_odd else self._values.valid)(one.type, one.name)
+            value = (self._values.odd if one.name in odd else self._values.valid)(one.type, one.name)
             if value is not None:
                 # Both encodings carry text; in JSON some clients write numbers as they are.
                 pairs.append((one.encode_name, value if chance.random() < 0.1 else field_text(value)))
@@ -121,8 +98,7 @@ class Generator:
             name, value = chance.choice(pairs)
             pairs.append((name, chance.choice([value, "", -1, 2**70])))
         elif what == 2:
-            most = 200 if (ANY_CODE, FIELD_COUNT) in self._kept else FIELDS_MANY
-            pairs += self._extra(min(most, chance.choice([1, 255, 256, 257, FIELDS_MANY])))
+            pairs += self._extra(chance.choice([1, 255, 256, 257, FIELDS_MANY]))
         return pairs
 
     def _extra(self, count: int) -> list[tuple[str, Any]]:
@@ -141,9 +117,9 @@ class Generator:
         assert isinstance(kind, type)
         if kind is RegisterBrokerBody and self._chance.random() < 0.4:
             return self._compressed()
-        return self._json(described(kind), known.command.code)
+        return self._json(described(kind))
 
-    def _json(self, kind: inspect.StructType, code: int) -> bytes:
+    def _json(self, kind: inspect.StructType) -> bytes:
         chance = self._chance
         is_valid = chance.random() < 0.2
         self._values.odd_part = chance.choice(ODD_PARTS)
@@ -151,30 +127,12 @@ class Generator:
         self._values.focus = chance.choice(leaves(kind)) if chance.random() < 0.6 else ""
         value = (self._values.valid if is_valid else self._values.odd)(kind, "")
         if isinstance(value, Pairs):
-            value = self._kept_out(value, kind, code)
             if chance.random() < 0.03:
                 value.entries.append(("z", [0] * 60_000))
         text = as_text(value, bare_integer_keys=chance.random() < 0.3)
         if chance.random() < 0.03:
             text = text[: chance.randrange(len(text) + 1)]
         return text.encode("utf-8", "surrogatepass")[:BODY_BYTES_MAX]
-
-    def _kept_out(self, value: Pairs, kind: inspect.StructType, code: int) -> Pairs:
-        """Leaves out fields of `PENDING` at every depth."""
-        names = {name for at, name in self._kept if at == code}
-        if not names:
-            return value
-        wire_names = names | {_camel(name) for name in names}
-
-        def without(one: Any) -> Any:
-            if isinstance(one, Pairs):
-                entries = [(key, without(content)) for key, content in one.entries]
-                return Pairs([(key, content) for key, content in entries if str(key) not in wire_names])
-            return [without(each) for each in one] if isinstance(one, list) else one
-
-        cleaned = without(value)
-        assert isinstance(cleaned, Pairs)
-        return cleaned
 
     def _properties(self) -> bytes:
         chance = self._chance
@@ -223,7 +181,7 @@ class Generator:
         chance = self._chance
         answers = [known.answer for known in self._known if known.answer is not None]
         kind = described(chance.choice(answers))
-        body = self._json(kind, ANSWERS) if chance.random() < 0.8 else self._noise()
+        body = self._json(kind) if chance.random() < 0.8 else self._noise()
         return self._frame(
             chance.choice([0, 0, 1, 206, 2**31 - 1, -1]),
             self._extra(chance.randrange(3)),
@@ -278,11 +236,6 @@ def field_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else as_text(value, bare_integer_keys=False)
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
 
 
 _VERSION = described(RegisterBrokerBody).fields[1].type
