@@ -126,9 +126,8 @@ class Generator:
         self._values.repeats_left = 1
         self._values.focus = chance.choice(leaves(kind)) if chance.random() < 0.6 else ""
         value = (self._values.valid if is_valid else self._values.odd)(kind, "")
-        if isinstance(value, Pairs):
-            if chance.random() < 0.03:
-                value.entries.append(("z", [0] * 60_000))
+        if isinstance(value, Pairs) and chance.random() < 0.03:
+            value.entries.append(("z", [0] * 60_000))
         text = as_text(value, bare_integer_keys=chance.random() < 0.3)
         if chance.random() < 0.03:
             text = text[: chance.randrange(len(text) + 1)]

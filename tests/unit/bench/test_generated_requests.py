@@ -12,9 +12,7 @@ from metaq._core import FrameDecoder
 from metaq.protocol.command import Fields, commands
 from tests.support.hostile.catalogue import UNKNOWN_CODES, catalogue
 from tests.support.hostile.generation import (
-    PENDING,
     Generator,
-    Pending,
     binary_frame,
     json_frame,
 )
@@ -85,20 +83,6 @@ def test_a_field_may_come_twice(encode: type) -> None:
     assert frame.count(b"a") >= 2
     [found] = FrameDecoder().feed(frame)
     assert (found.code, found.opaque, found.body) == (310, 7, b"body")
-
-
-def test_a_pending_field_is_left_out_of_bodies() -> None:
-    pending = [Pending(200, "retry_max_times", "")]
-    with_it, without = (Generator("broker", 1, pending=one) for one in ([], pending))
-    name = b"retryMaxTimes"
-    assert any(name in frame and b'"code": 200,' in frame for frame in made(with_it, 3 * TURN_FRAMES))
-    assert not any(name in frame and b'"code": 200,' in frame for frame in made(without, 3 * TURN_FRAMES))
-
-
-def test_what_is_pending_exists() -> None:
-    """Each entry names a command that exists, or all of them."""
-    codes = {known.command.code for known in catalogue()}
-    assert all(one.code in codes or one.code < 0 for one in PENDING)
 
 
 @pytest.mark.parametrize(
