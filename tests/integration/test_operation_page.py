@@ -116,6 +116,6 @@ def test_backup_and_restore(tmp_path: Path) -> None:
 
 def test_the_page_names_every_file_of_a_store(served: Metaq) -> None:
     table = (DOCS / "operation.md").read_text(encoding="utf-8").partition("## Files on disk")[2]
-    named = set(re.findall(r"`(\w+)/?`", table.partition("###")[0]))
+    named = set(re.findall(r"`([\w.-]+)/?`", table.partition("###")[0]))
     found = {path.name for path in Path(served.ready["data"]).iterdir()}
     assert found <= named, found - named

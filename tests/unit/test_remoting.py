@@ -97,7 +97,7 @@ def test_calls_in_both_encodings(binary: bool) -> None:
     async def scenario() -> None:
         async with running() as peer:
             connection = await Connection.open(peer.address, binary=binary)
-            for body in (b"", b"x", bytes(range(256)) * 1024):
+            for body in (b"", b"x", bytes(range(256)) * 128):
                 reply = await connection.call(GetRouteInfoByTopic("Tö\x01"), body)
                 assert reply.check().body == "Tö\x01".encode() + body
                 assert reply.header(QueueOffset).queue_offset == len(body)

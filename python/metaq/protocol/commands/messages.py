@@ -105,7 +105,7 @@ class PullMessage(
     sys_flag: Int32 = 0
     commit_offset: Int64 = 0
     suspend_timeout_millis: Int64 = 0
-    subscription: Text | None = None
+    subscription: LongText | None = None
     sub_version: Int64 = 0
     expression_type: ShortText | None = None
     max_msg_bytes: Int32 | None = None
