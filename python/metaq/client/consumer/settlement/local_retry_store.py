@@ -15,6 +15,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -103,6 +104,19 @@ def local_retry_files(directory: Path) -> dict[str, Path]:
     return {unquote(path.name.removesuffix(SUFFIX)): path for path in found}
 
 
+def _use_write_ahead_log(database: sqlite3.Connection) -> None:
+    """SQLite does not wait if another connection changes the mode at the same moment, so this waits."""
+    until_s = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(0.01)
+
+
 class LocalRetryStore:
     """The store of one group. Any thread may use it."""
 
@@ -122,7 +136,7 @@ class LocalRetryStore:
             self._database = sqlite3.connect(
                 path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
-            self._database.execute("PRAGMA journal_mode=WAL")
+            _use_write_ahead_log(self._database)
             self._database.execute("PRAGMA synchronous=FULL")
             self._make_tables()
         except sqlite3.Error as error:

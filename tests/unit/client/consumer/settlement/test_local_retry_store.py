@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -110,3 +111,20 @@ def test_a_file_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
             old, new = parked.rows()
             assert (old.number, old.body, old.record, old.attempts) == (3, b"old", {"a": 1}, 2)
             assert new.body == b"new"
+
+
+def test_a_store_that_another_one_opens_at_the_same_moment_is_waited_for(tmp_path: Path) -> None:
+    """While one connection writes, no other can change the mode of the journal, and SQLite does not wait."""
+    path = local_retry_file(tmp_path, "g")
+    path.touch(0o600)
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    opened = threading.Thread(target=lambda: LocalRetryStore(path).close())
+    opened.start()
+    opened.join(0.2)
+    assert opened.is_alive()
+    other.execute("ROLLBACK")
+    opened.join(60)
+    other.close()
+    with closing(LocalRetryStore(path)) as store:
+        assert len(store) == 0
