@@ -1,8 +1,8 @@
 """Threads for work whose cost a client chooses.
 
 Such work never runs on the event loop. Each kind has threads of its own, so that no kind starves another, and
-within a kind every connection gets its turn. If the processors are busy, the threads that serve connections
-run first.
+within a kind the connection that has used the least time is next (`turns.py`). If the processors are busy,
+the threads that serve connections run first.
 
 Work that nobody waits for any more does not begin. If it runs already, it ends at its next step
 (`let_event_loop_run`).
@@ -16,7 +16,6 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.turns import Turns
 
 WAITING_MAX = 1_024
 """Pieces of work of one connection that may wait for a thread. A Java client with several groups gives
@@ -48,15 +48,18 @@ class _Work(Generic[_T]):
     def __init__(self, work: Callable[[], _T]) -> None:
         self._work = work
         self.is_given_up = False
+        self.took_s = 0.0
 
     def __call__(self) -> _T:
         if self.is_given_up:
             raise GivenUp
         _current.work = self
+        began_s = time.monotonic()
         try:
             return self._work()
         finally:
             _current.work = None
+            self.took_s = time.monotonic() - began_s
 
 
 class _Current(threading.local):
@@ -79,8 +82,7 @@ class WorkPool:
         self._threads = ThreadPoolExecutor(
             threads, f"metaq-{kind}", initializer=_yield_to_others, initargs=(niceness,)
         )
-        self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
-        """By connection, in the order of their next turns."""
+        self._turns = Turns()
 
     async def run(self, connection: int, work: Callable[[], _T]) -> _T:
         """Runs the work on a thread, in this connection's turn. Raises Refused if too much of this connection
@@ -89,20 +91,21 @@ class WorkPool:
         piece = _Work(work)
         result = asyncio.get_running_loop().run_in_executor(self._threads, piece)
         # The thread is free when the work has ended, which may be after the caller has given it up.
-        result.add_done_callback(self._ended)
+        result.add_done_callback(lambda ended: self._ended(connection, piece, ended))
         try:
             return await asyncio.shield(result)
         except asyncio.CancelledError:
             piece.is_given_up = True
             raise
 
-    def _ended(self, result: asyncio.Future[Any]) -> None:
+    def _ended(self, connection: int, piece: _Work[_T], result: asyncio.Future[_T]) -> None:
         if not result.cancelled():
             result.exception()  # Marks it as seen: a caller that was cancelled does not look.
+        self._turns.charge(connection, piece.took_s)
         self._pass_on()
 
     def waiting(self, connection: int) -> int:
-        return len(self._waiting.get(connection, ()))
+        return self._turns.waiting(connection)
 
     async def _take_thread(self, connection: int) -> None:
         if self._free > 0:
@@ -115,7 +118,7 @@ class WorkPool:
                 f"({self._kind}), the limit; try again later",
             )
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(connection, deque()).append(turn)
+        self._turns.add(connection, turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -125,16 +128,11 @@ class WorkPool:
 
     def _pass_on(self) -> None:
         """Gives a thread to the next connection that waits."""
-        while self._waiting:
-            connection, turns = next(iter(self._waiting.items()))
-            del self._waiting[connection]
-            turn = turns.popleft()
-            if turns:
-                self._waiting[connection] = turns
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
+        turn = self._turns.take()
+        if turn is None:
+            self._free += 1
+        else:
+            turn.set_result(None)
 
 
 def let_event_loop_run() -> None:

@@ -7,10 +7,12 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 
 import pytest
 
 from metaq.protocol.errors import Refused
+from metaq.turns import Turns
 from metaq.work_pools import NICENESS, WorkPool, WorkPools, let_event_loop_run
 from tests.support.waiting import run, until
 
@@ -37,7 +39,84 @@ def test_connections_take_turns() -> None:
         assert pool.waiting(1) == 0
 
     run(scenario)
-    assert done == [1, 2, 3, 1, 3, 1, 1, 1]
+    assert done[:3] == [1, 2, 3]
+    assert Counter(done) == {1: 5, 2: 1, 3: 2}
+
+
+def test_who_has_used_little_does_not_wait_for_all_who_have_used_much() -> None:
+    """Nine connections keep the thread busy. Who asks once waits for the work that runs, and for no other."""
+    done: list[int] = []
+
+    async def scenario() -> None:
+        pool = WorkPool("test", 1)
+        busy = [
+            asyncio.create_task(pool.run(connection, lambda number=connection: _work(done, number)))
+            for connection in range(9)
+            for _ in range(40)
+        ]
+        await until(lambda: len(done) > 9)
+        before = len(done)
+        await pool.run(9, lambda: done.append(9))
+        assert done.index(9) - before <= 2
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+
+    run(scenario)
+
+
+def _work(done: list[int], number: int) -> None:
+    time.sleep(0.02)
+    done.append(number)
+
+
+def test_a_connection_that_was_away_does_not_take_all_turns() -> None:
+    turns = Turns()
+    loop = asyncio.new_event_loop()
+    waiting = {connection: [loop.create_future() for _ in range(20)] for connection in (1, 2)}
+    whose = {id(turn): connection for connection, of_one in waiting.items() for turn in of_one}
+
+    def take() -> int:
+        turn = turns.take()
+        assert turn is not None
+        connection = whose[id(turn)]
+        turns.charge(connection, 1.0)
+        return connection
+
+    for turn in waiting[1]:
+        turns.add(1, turn)
+    assert [take() for _ in range(10)] == [1] * 10
+    for turn in waiting[2]:
+        turns.add(2, turn)
+    assert Counter(take() for _ in range(10)) == {1: 5, 2: 5}
+    loop.close()
+
+
+def test_a_stream_of_newcomers_has_no_more_than_its_share() -> None:
+    """Each of them asks once and leaves. One connection that asks again and again still has its turns."""
+    turns = Turns()
+    loop = asyncio.new_event_loop()
+    whose: dict[int, int] = {}
+    taken: list[int] = []
+
+    def add(connection: int) -> None:
+        turn = loop.create_future()
+        kept.append(turn)
+        whose[id(turn)] = connection
+        turns.add(connection, turn)
+
+    kept: list[asyncio.Future[None]] = []
+    for _ in range(1_000):
+        add(0)
+    for newcomer in range(1, 5_000):
+        add(newcomer)
+        turn = turns.take()
+        assert turn is not None
+        taken.append(whose[id(turn)])
+        turns.charge(taken[-1], 1.0)
+    assert taken.count(0) > 50
+    assert len(turns._used_s) < 2_500, "connections that have left are forgotten"
+    loop.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")

@@ -177,7 +177,11 @@ def _write(value: Any, out: list[bytes], bare_integer_keys: bool) -> None:
             out.append(separator)
             out.append(_written_key(key, bare_integer_keys))
             out.append(b":")
-            _write(member, out, bare_integer_keys)
+            if isinstance(key, MessageQueue) and not bare_integer_keys:
+                # Tables of queues are long, and what they hold is plain.
+                out.append(encode(member))
+            else:
+                _write(member, out, bare_integer_keys)
             separator = b","
         out.append(b"}" if value else b"{}")
     elif isinstance(value, (list, tuple, set, frozenset)):

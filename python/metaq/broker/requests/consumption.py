@@ -154,12 +154,14 @@ class Consumption:
         committed = self._parts.plane.offsets_of(group, name)
         for queue_id in answer.stepwise(range(queues)):
             committed_offset = committed.get(queue_id, 0)
-            stored_ms = self._parts.store.store_time_ms(name, queue_id, committed_offset - 1)
+            stored_ms = 0
+            if committed_offset > 0:
+                stored_ms = self._parts.store.store_time_ms(name, queue_id, committed_offset - 1)
             stats.offset_table[self._queue(name, queue_id)] = OffsetWrapper(
                 broker_offset=self._parts.store.max_offset(name, queue_id),
                 consumer_offset=committed_offset,
                 pull_offset=committed_offset,
-                last_timestamp=max(stored_ms, 0) if committed_offset > 0 else 0,
+                last_timestamp=max(stored_ms, 0),
             )
         stats.consume_tps += self._parts.statistics.per_second(GROUP_GET, f"{name}@{group}")
 
