@@ -34,6 +34,9 @@ READS_WAITING_MAX = 16
 NICENESS = 5
 """Added to the priority number of threads that compute for a client. A third of the time of other threads is
 left to them: a thread that holds Python's lock must not wait for long."""
+HELD_S = 0.0005
+"""Time for which long work holds Python's lock. To give it away more often is dear on a busy machine: the
+thread waits for a processor each time."""
 
 _T = TypeVar("_T")
 
@@ -64,6 +67,8 @@ class _Work(Generic[_T]):
 
 class _Current(threading.local):
     work: _Work[Any] | None = None
+    let_run_s: float = 0.0
+    """When the event loop could run last."""
 
 
 _current = _Current()
@@ -136,13 +141,16 @@ class WorkPool:
 
 
 def let_event_loop_run() -> None:
-    """Gives Python's lock away for a moment. Long work on a thread calls it about every half millisecond.
-    Raises GivenUp if nobody waits for the work any more.
+    """Gives Python's lock away for a moment, if this thread has held it for half a millisecond. Long work on
+    a thread calls it often. Raises GivenUp if nobody waits for the work any more.
 
     Otherwise the event loop waits for 5 ms each time it wants to run, and longer if the processors are busy:
     then the thread may lose its processor while it holds the lock.
     """
-    time.sleep(0)
+    now_s = time.monotonic()
+    if now_s - _current.let_run_s >= HELD_S:
+        time.sleep(0)
+        _current.let_run_s = time.monotonic()
     if _current.work is not None and _current.work.is_given_up:
         raise GivenUp
 

@@ -34,6 +34,8 @@ from tests.support.waiting import eventually
 
 VIEWERS = 10
 WATCHED = ("/", "/topics", "/groups", "/dead-letters", "/cluster")
+POLL_TIMEOUT_S = 90
+POLLS_MAX = 5
 REQUESTS_MAX = 8
 """Requests of one page to the cluster."""
 PATHS = (
@@ -67,8 +69,15 @@ class CountedConsole:
     link: str
 
     def poll(self) -> None:
-        """Looks at the cluster now, and sends a tick to all open pages."""
-        asyncio.run_coroutine_threadsafe(self.console.live.fresh(60), self.loop).result(90)
+        """Looks at the cluster now, and sends a tick to all open pages. On a busy machine an answer can come
+        too late; then it looks again."""
+        for _ in range(POLLS_MAX):
+            self.asked.clear()
+            fresh = self.console.live.fresh(POLL_TIMEOUT_S)
+            assert asyncio.run_coroutine_threadsafe(fresh, self.loop).result(POLL_TIMEOUT_S)
+            if self.console.live._was_whole:
+                return
+        raise AssertionError(f"none of {POLLS_MAX} polls had all answers in time")
 
 
 @pytest.fixture(scope="module")
@@ -132,20 +141,17 @@ def new_page(user: SignedIn, browser: Browser, stack: ExitStack, complaints: Com
     return page
 
 
-def viewers(user: SignedIn, browser: Browser, stack: ExitStack, complaints: Complaints) -> list[Page]:
-    """Opens the pages of ten viewers. Five of them share the six connections of one browser."""
-    pages: list[Page] = []
+def viewers(user: SignedIn, browser: Browser, stack: ExitStack, complaints: Complaints) -> Iterator[Page]:
+    """Opens the pages of ten viewers, one after the other. Five share the six connections of one browser."""
     for _ in range(VIEWERS // len(WATCHED)):
         context = user.context(browser)
         stack.callback(context.close)
         for path in WATCHED:
             page = context.new_page()
             complaints.watch(page)
-            page.goto(path, wait_until="commit")
-            pages.append(page)
-    for page in pages:
-        expect(page.locator("#live-text")).not_to_have_text("connecting")
-    return pages
+            page.goto(path)
+            expect(page.locator("#live-text")).not_to_have_text("connecting")
+            yield page
 
 
 def test_every_page_asks_a_bounded_number_of_questions(
@@ -175,18 +181,22 @@ def test_ten_viewers_ask_no_more_than_one(
 ) -> None:
     def requests_of_a_poll(pages: list[Page]) -> Counter[str]:
         """Polls once, and waits until each page has shown the new figures."""
-        counted.asked.clear()
         with ExitStack() as waiting:
             for page in pages:
                 path = page.url
                 waiting.enter_context(
-                    page.expect_response(lambda response, path=path: response.url == path)  # type: ignore[misc]
+                    page.expect_response(
+                        lambda response, path=path: response.url == path,  # type: ignore[misc]
+                        timeout=POLL_TIMEOUT_S * 1_000,
+                    )
                 )
             counted.poll()
         return Counter(counted.asked)
 
-    pages = viewers(user, browser, stack, complaints)
-    alone, together = requests_of_a_poll(pages[:1]), requests_of_a_poll(pages)
+    opening = viewers(user, browser, stack, complaints)
+    first = next(opening)
+    alone = requests_of_a_poll([first])
+    together = requests_of_a_poll([first, *opening])
     print(f"one viewer: {alone.total()} requests of a poll; {VIEWERS} viewers: {together.total()}")
     assert together == alone
     assert together["GetTopicFigures"] <= TOPICS // PAGE_MAX + 2

@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from metaq.protocol.errors import Refused
 from metaq.turns import Turns
-from metaq.work_pools import NICENESS, WorkPool, WorkPools, let_event_loop_run
+from metaq.work_pools import HELD_S, NICENESS, WorkPool, WorkPools, let_event_loop_run
 from tests.support.waiting import run, until
 
 
@@ -117,6 +118,22 @@ def test_a_stream_of_newcomers_has_no_more_than_its_share() -> None:
     assert taken.count(0) > 50
     assert len(turns._used_s) < 2_500, "connections that have left are forgotten"
     loop.close()
+
+
+def test_long_work_gives_the_lock_away_after_a_time_and_not_at_every_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, pauses = 100.0, 0
+
+    def sleep(duration_s: float) -> None:
+        nonlocal pauses
+        pauses += 1
+
+    monkeypatch.setattr("metaq.work_pools.time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+    for _ in range(10_000):
+        now_s += HELD_S / 100
+        let_event_loop_run()
+    assert 95 <= pauses <= 101
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
