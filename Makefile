@@ -16,18 +16,25 @@ STAMPS := $(VENV)/stamps
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles modules when it first needs them, which is few of Spark's and pandas'.
 export PIP_NO_COMPILE := 1
+# Debian's pip would run pyspark's setup.py itself.
+export PIP_USE_PEP517 := 1
+# Every file that pip fetches must have a checksum in requirements/. An isolated build would fetch its tools without one.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation
 
 hash_of = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
 # Only `make bench` needs the clients that ours is compared with.
 BENCH_REQUIREMENTS := requirements/bench.txt
 # Tests, type checks and `make bench` need Spark; running MetaQ does not.
 SPARK_REQUIREMENTS := requirements/spark.txt
-REQUIREMENTS := $(filter-out $(BENCH_REQUIREMENTS) $(SPARK_REQUIREMENTS),$(wildcard requirements/*.txt))
+# Only `make requirements` needs uv, which writes the files.
+UV_REQUIREMENTS := requirements/uv.txt
+REQUIREMENTS := $(filter-out $(BENCH_REQUIREMENTS) $(SPARK_REQUIREMENTS) $(UV_REQUIREMENTS),$(wildcard requirements/*.txt))
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(sort $(shell find crates -name target -prune -o -name fuzz -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print))
 INSTALLED := $(STAMPS)/requirements-$(call hash_of,$(REQUIREMENTS))
 BENCH_INSTALLED := $(STAMPS)/bench-$(call hash_of,$(BENCH_REQUIREMENTS))
 SPARK_INSTALLED := $(STAMPS)/spark-$(call hash_of,$(SPARK_REQUIREMENTS))
+UV_INSTALLED := $(STAMPS)/uv-$(call hash_of,$(UV_REQUIREMENTS))
 BUILT := $(STAMPS)/native-$(call hash_of,$(NATIVE_SOURCES))
 # Somebody else's build or a clean may have taken the module away: then the stamp means nothing.
 ifeq ($(wildcard python/metaq/_core*.so),)
@@ -40,6 +47,9 @@ help: ## Print this list
 
 .PHONY: setup
 setup: $(INSTALLED) $(BUILT) ## Create .venv, install what is needed, build the native module and the metaq command
+
+.PHONY: setup-python
+setup-python: $(INSTALLED) ## Only create .venv and install the Python packages that setup needs
 
 .PHONY: run
 run: setup ## Start name server and broker in the foreground; make run ARGS="--data DIR …"
@@ -79,6 +89,10 @@ docs: setup ## Write the generated parts anew: docs/configuration.md, docs/comma
 	@$(BIN)/python scripts/configuration.py
 	@$(BIN)/python scripts/commands.py
 	@$(BIN)/python scripts/boards.py
+
+.PHONY: requirements
+requirements: $(UV_INSTALLED) ## Write requirements/*.txt from the .in files; ARGS="--upgrade-package NAME" to take a newer version
+	@$(BIN)/python scripts/requirements.py $(ARGS)
 
 .PHONY: bench
 bench: setup-test $(BENCH_INSTALLED) ## Measure against RocketMQ and Kafka in alternating rounds; ARGS="--help" tells how
@@ -164,18 +178,23 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): $(BIN)/python
-	$(BIN)/python -m pip install --quiet $(REQUIREMENTS:%=-r %)
+	$(PIP_INSTALL) $(REQUIREMENTS:%=-r %)
 	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/requirements-* && touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet -r $(BENCH_REQUIREMENTS)
+	$(PIP_INSTALL) -r $(BENCH_REQUIREMENTS)
 	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/bench-* && touch $@
 
 $(SPARK_INSTALLED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet -r $(SPARK_REQUIREMENTS)
+	$(PIP_INSTALL) -r $(SPARK_REQUIREMENTS)
 	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/spark-* && touch $@
 
+$(UV_INSTALLED): $(BIN)/python
+	$(PIP_INSTALL) -r $(UV_REQUIREMENTS)
+	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/uv-* && touch $@
+
+# maturin calls pip for what pyproject.toml names. All of it is there, so pip must not fetch anything.
 $(BUILT): $(INSTALLED)
 	@scripts/require.sh rust
-	VIRTUAL_ENV=$(abspath $(VENV)) PIP_QUIET=1 $(BIN)/maturin develop --release
+	VIRTUAL_ENV=$(abspath $(VENV)) PIP_QUIET=1 PIP_NO_INDEX=1 $(BIN)/maturin develop --release
 	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/native-* && touch $@
