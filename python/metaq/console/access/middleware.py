@@ -43,7 +43,7 @@ _VIEWER_MAY_SEND: Final = frozenset({LOGOUT, "/preferences"})
 _SMALL: Final = _VIEWER_MAY_SEND | {LOGIN}
 """Paths with small forms, which need no operator."""
 _NOT_SIGNED_IN: Final = (
-    "You are not signed in. Open the link that the console printed, or run `metaq console link`."
+    "You are not signed in. Run `metaq console link` on the console's machine, and open the link."
 )
 
 
