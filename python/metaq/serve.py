@@ -281,7 +281,10 @@ def _explained(flag: str, data: str = "") -> Iterator[None]:
         hint = f"choose another port with {flag}; 0 takes a free one" if is_taken else ""
         if error.filename:
             hint = whose(error.filename, error) or hint
-        raise CommandError(error.strerror or str(error), hint=hint) from None
+        what = error.strerror or str(error)
+        if error.errno == errno.ELOOP and error.filename:
+            what = f"{error.filename} {what}"
+        raise CommandError(what, hint=hint) from None
 
 
 def _store_hint(error: StoreFailure, data: str) -> str:
