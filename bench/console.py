@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from bench.servers import READY_TIMEOUT_S, ready_line
 from bench.switch import percentile
 from bench.workloads import Outcome, Plan, say
+from tests.support.console_links import console_links
 from tests.support.many_topics import group, topic, write_files
 from tests.support.plain_client import SUCCESS, PlainClient, send
 from tests.support.processes import Child
@@ -39,7 +40,7 @@ def console(plan: Plan) -> Outcome:
     try:
         ready = json.loads(child.wait_for(ready_line, READY_TIMEOUT_S, "METAQ_READY line"))
         visitor = Visitor(ready["console"])
-        visitor.follow(ready["console_viewer_link"])
+        visitor.follow(console_links(ready).viewer)
         _sends(ready["broker"], plan.client_warmup_s)
         for number in range(1, plan.rounds + 1):
             for side, viewers in SIDES.items():

@@ -25,6 +25,7 @@ from metaq.admin import Admin
 from scripts.example_shop import Shop
 from scripts.small_png import with_palette
 from tests.support.browser import PHONE, SignedIn, chromium, sign_in
+from tests.support.console_links import console_links
 from tests.support.metaq import Metaq
 from tests.support.waiting import wait_until
 
@@ -162,7 +163,7 @@ def draw(folder: Path, minutes: float, only: str) -> None:
             with Shop(served.nameserver) as shop:
                 message = build_history(shop, served.nameserver, minutes)
                 with chromium() as browser:
-                    operator = sign_in(browser, served.ready["console_link"])
+                    operator = sign_in(browser, console_links(served.ready).operator)
                     act(browser, operator)
                     for picture in pictures(message):
                         if only in picture.name:

@@ -32,7 +32,7 @@ from metaq.systemd import READY, STOPPING, notify
 
 if TYPE_CHECKING:
     from metaq.broker import Broker
-    from metaq.console.place import Announcement
+    from metaq.console.place import Announcement, FirstLinks
     from metaq.console.process import ConsoleProcess
     from metaq.nameserver import NameServer
 
@@ -59,9 +59,10 @@ class Ready:
     """The address of /metrics, /livez and /readyz."""
     console: str | None = None
     """The address of the console."""
-    console_link: str | None = None
-    """The address with a token that signs in one operator, once."""
-    console_viewer_link: str | None = None
+    console_links_file: str | None = None
+    """The file with one link for an operator and one for a viewer. Each signs in one person, once."""
+    console_links: FirstLinks | None = None
+    """The links themselves. They are for a terminal only, and never for a log."""
     silent_nameservers: tuple[str, ...] | None = None
     """The name servers with which the broker could not register yet. Only people read this: it may change at
     any moment."""
@@ -101,8 +102,8 @@ async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> 
                 apache_master=broker.apache.master_address if broker and broker.apache else None,
                 metrics=metrics,
                 console=console.address if console else None,
-                console_link=console.operator_link if console else None,
-                console_viewer_link=console.viewer_link if console else None,
+                console_links_file=str(console.links_file) if console else None,
+                console_links=console.links if console else None,
                 silent_nameservers=_silent_nameservers(broker),
             )
         )
@@ -280,7 +281,10 @@ def _explained(flag: str, data: str = "") -> Iterator[None]:
         hint = f"choose another port with {flag}; 0 takes a free one" if is_taken else ""
         if error.filename:
             hint = whose(error.filename, error) or hint
-        raise CommandError(error.strerror or str(error), hint=hint) from None
+        what = error.strerror or str(error)
+        if error.errno == errno.ELOOP and error.filename:
+            what = f"{error.filename} {what}"
+        raise CommandError(what, hint=hint) from None
 
 
 def _store_hint(error: StoreFailure, data: str) -> str:

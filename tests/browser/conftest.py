@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page
 import metaq
 from metaq.admin import Admin
 from tests.support.browser import Complaints, SignedIn, chromium, sign_in
+from tests.support.console_links import console_links
 from tests.support.metaq import Metaq
 
 
@@ -52,12 +53,12 @@ def admin(cluster: Metaq) -> Iterator[Admin]:
 
 @pytest.fixture(scope="session")
 def operator(browser: Browser, cluster: Metaq) -> SignedIn:
-    return sign_in(browser, cluster.ready["console_link"])
+    return sign_in(browser, console_links(cluster.ready).operator)
 
 
 @pytest.fixture(scope="session")
 def viewer(browser: Browser, cluster: Metaq) -> SignedIn:
-    return sign_in(browser, cluster.ready["console_viewer_link"])
+    return sign_in(browser, console_links(cluster.ready).viewer)
 
 
 @pytest.fixture

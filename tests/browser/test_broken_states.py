@@ -21,6 +21,7 @@ import metaq
 from metaq.admin import Admin
 from metaq.client.session.routes import Queue
 from tests.support.browser import PAGES, Complaints, SignedIn, check_accessible, sign_in
+from tests.support.console_links import console_links
 from tests.support.metaq import Metaq
 from tests.support.processes import free_port, freeze
 from tests.support.servers import MetaqServer
@@ -56,7 +57,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterato
     nameserver = MetaqServer("nameserver", home, "nameserver")
     listen = f"127.0.0.1:{free_port()}"
     console = Metaq.console(home / "console", nameserver.address, listen=listen)
-    running = Setup(home, nameserver, console, sign_in(browser, console.ready["console_link"]))
+    running = Setup(home, nameserver, console, sign_in(browser, console_links(console.ready).operator))
     yield running
     running.console.stop()
     if running.broker is not None:
@@ -111,7 +112,7 @@ def test_no_name_server(tmp_path: Path, browser: Browser, complaints: Complaints
     nowhere = f"127.0.0.1:{free_port()}"
     console = Metaq.console(tmp_path, nowhere)
     try:
-        user = sign_in(browser, console.ready["console_link"])
+        user = sign_in(browser, console_links(console.ready).operator)
         page = user.context(browser).new_page()
         complaints.watch(page)
         complaints.expect("502")

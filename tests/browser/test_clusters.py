@@ -16,6 +16,7 @@ from tests.interop.clients import Clients
 from tests.interop.driver import Driver
 from tests.interop.programs import start_java
 from tests.support.browser import Complaints, SignedIn, check_accessible, sign_in
+from tests.support.console_links import console_links
 from tests.support.metaq import Metaq, run
 from tests.support.reverse_proxy import reverse_proxy
 from tests.support.servers import Cluster, Shared, start_apache
@@ -52,7 +53,7 @@ def apache_user(
     apache: Cluster, browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SignedIn]:
     console = Metaq.console(tmp_path_factory.mktemp("console"), apache.namesrv)
-    yield sign_in(browser, console.ready["console_link"])
+    yield sign_in(browser, console_links(console.ready).operator)
     console.stop()
 
 

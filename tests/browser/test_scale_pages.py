@@ -101,7 +101,7 @@ def counted(broker: Metaq, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             settings = ConsoleSettings(broker.nameserver, folder, poll_interval_s=3600)
             place = Place.claim(folder)
             listener = bind("127.0.0.1", 0, may_move=False)
-            link = place.announce(address_of_socket(listener, host="127.0.0.1", is_tls=False)).operator_link
+            link = place.announce(address_of_socket(listener, host="127.0.0.1", is_tls=False)).links.operator
             async with Console.open(settings, Access.open(settings, None)) as console:
                 server = WebServer(create_app(console))
                 serving = asyncio.create_task(server.serve([listener]))

@@ -138,6 +138,22 @@ def test_a_wrong_id(served: Metaq, group: str) -> None:
     assert outcome.returncode == 1 and "metaq dlq list" in outcome.stderr
 
 
+def check_planted_links(served: Metaq, group: str, folder: Path, letters: str) -> None:
+    """Links of somebody else in the folder of an export lead to no other file."""
+    folder.mkdir()
+    victim = folder / "victim"
+    victim.write_text("precious")
+    file = folder / "letters.jsonl"
+    for name in (file, Path(f"{file}.part")):
+        name.symlink_to(victim)
+    assert run(served, "dlq", "export", group, str(file)).returncode == 0
+    assert victim.read_text() == "precious" and not file.is_symlink() and file.read_text() == letters
+    (folder / "pipe").mkdir()
+    refused = run(served, "dlq", "export", group, str(folder / "pipe"))
+    assert refused.returncode == 1 and "it is not a file; - is standard output" in refused.stderr
+    assert not list(folder.glob(".metaq-*"))
+
+
 def test_one_is_shown_and_all_are_exported(served: Metaq, group: str, tmp_path: Path) -> None:
     letters = listed(served, group)
     shown = run(served, "dlq", "show", group, str(letters[1]["id"])).stdout
@@ -154,6 +170,7 @@ def test_one_is_shown_and_all_are_exported(served: Metaq, group: str, tmp_path: 
     assert run(served, "dlq", "export", "nobody_here", str(file)).returncode == 1
     assert file.read_text() == before, "a failure leaves the older file"
     assert list(tmp_path.iterdir()) == [file]
+    check_planted_links(served, group, tmp_path / "shared", before)
     sent = run(served, "send", f"T_{group}", "--json-lines", str(file), "-o", "json")
     assert json.loads(sent.stdout)["sent"] == 3, "an export can be sent as it is"
 

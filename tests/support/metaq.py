@@ -101,6 +101,12 @@ def run(*arguments: str, text: str | None = None, **variables: str) -> subproces
     )
 
 
+def fields_of_ready_line(log: str) -> dict[str, str]:
+    """Returns the fields of a whole ready line; none if there is no such line yet."""
+    line = _ready_line(log)
+    return {} if line is None else json.loads(line)
+
+
 def _ready_line(log: str) -> str | None:
     for line in log.splitlines(keepends=True):
         if line.startswith(READY) and line.endswith("\n"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from metaq.admin.results import Limits
+from metaq.digits import LONG_MAX, number_in
 from metaq.errors import UsageError
 from metaq.protocol.attributes import (
     BYTES_MAX,
@@ -53,8 +54,7 @@ def limits_of(broker: str, names: LimitNames, attributes: Mapping[str, str]) -> 
     """Returns the limits that the attributes hold."""
 
     def rate(name: str) -> int | None:
-        value = attributes.get(name, "")
-        return int(value) if value.isdecimal() else None
+        return number_in(attributes.get(name, ""), LONG_MAX)
 
     return Limits(broker, rate(names.messages), rate(names.bytes))
 

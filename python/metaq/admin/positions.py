@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
+from metaq.digits import LONG_MAX, number_in
 from metaq.errors import UsageError
 from metaq.position_words import current_word
 
@@ -28,7 +29,10 @@ def parse_position(text: str, now: datetime | None = None) -> Position:
     if text == "latest":
         return "latest"
     if text.isascii() and text.isdecimal():
-        return int(text)
+        queue_offset = number_in(text, LONG_MAX)
+        if queue_offset is None:
+            raise UsageError(f"an offset is at most {LONG_MAX}", hint=EXAMPLES)
+        return queue_offset
     try:
         if ago := _AGO.fullmatch(text):
             return (now or datetime.now(UTC)) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})

@@ -18,7 +18,7 @@ static/      style, scripts and the two libraries that come with us
 web_server.py  HTTP: limits, time-outs, TLS, and an end that does not wait for open pages
 listener.py  the socket that a console listens on
 run.py       runs a console on a socket until it is stopped
-place.py     the state folder of a console that runs, and its address for `metaq console link`
+place.py     the state folder of a console that runs: its address for `metaq console link`, its first links
 foreground.py  `metaq console`: the console of any cluster
 process.py   the console of `metaq serve`: its socket and its child process
 child.py     the program that the child process runs

@@ -63,13 +63,15 @@ async def serve_console(flags: ConsoleFlags, announce: Callable[[Announcement], 
     # Everything that this process writes is its own.
     os.umask(0o077)
     place = Place.claim(settings.state_folder)
+    # Before the announcement: whoever reads it may stop the process at once, and must not leave links behind.
+    stop = _stop_on_signal()
     try:
         listener = _bind(host, port, may_move=flags.listen is None)
         name = _link_host(flags, host)
         local = address_of_socket(listener, host=name, is_tls=tls is not None, base_path=settings.base_path)
         announce(place.announce(f"{settings.public_url}/" if settings.public_url else local))
         directory = PasswordDirectory(passwords) if passwords else None
-        await run_console(settings, listener, _stop_on_signal(), directory=directory, tls=tls)
+        await run_console(settings, listener, stop, directory=directory, tls=tls)
     except OSError as error:
         raise CommandError(f"the console cannot run: {error.strerror or error}") from None
     finally:

@@ -1,7 +1,13 @@
-"""The state folder of a console that runs: its lock, and its address for `metaq console link`."""
+"""The state folder of a console that runs: its lock, its address for `metaq console link`, and the links of
+its start.
+
+    console.json        {"address": "http://127.0.0.1:8080/"}
+    sign-in-links.json  {"operator": "http://127.0.0.1:8080/?token=…", "viewer": "…"}, while the console runs
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from dataclasses import dataclass
@@ -19,10 +25,18 @@ from metaq.private_files import make_private_directory, whose
 
 _LOCK: Final = "lock"
 _ADDRESS: Final = "console.json"
+_FIRST_LINKS: Final = "sign-in-links.json"
 
 
 class _Running(msgspec.Struct, frozen=True):
     address: str
+
+
+class FirstLinks(msgspec.Struct, frozen=True):
+    """The content of the file with the links for the first two visitors."""
+
+    operator: str
+    viewer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +44,10 @@ class Announcement:
     """The address of a console, and the links for its first two visitors."""
 
     address: str
-    operator_link: str
-    viewer_link: str
+    links: FirstLinks
+    """Whoever has one of them can sign in, so they are shown only on a terminal."""
+    links_file: Path
+    """Has the links for programs. Only the owner of the folder may read it."""
 
 
 class Place:
@@ -40,6 +56,7 @@ class Place:
     def __init__(self, folder: Path, lock: HeldFile) -> None:
         self.folder = folder
         self._lock = lock
+        self._is_held = True
 
     @classmethod
     def claim(cls, folder: Path, *, flag: str = "--state") -> Self:
@@ -59,15 +76,29 @@ class Place:
             ) from None
 
     def announce(self, address: str) -> Announcement:
-        """Notes the address, forgets the links of earlier starts and makes two that wait to be used."""
+        """Notes the address, forgets the links of earlier starts and makes two that wait to be used.
+
+        Programs find them in a file. A start that dies before it has replaced the file of an earlier one
+        leaves links there that no longer work.
+        """
         replace_file(self.folder / _ADDRESS, msgspec.json.encode(_Running(address)))
         links = Links(self.folder)
         links.clear()
         operator, viewer = (links.create(role, expires_after_s=None) for role in (Role.operator, Role.viewer))
-        return Announcement(address, link_with(address, operator), link_with(address, viewer))
+        first = FirstLinks(link_with(address, operator), link_with(address, viewer))
+        file = self.folder / _FIRST_LINKS
+        replace_file(file, msgspec.json.encode(first) + b"\n")
+        return Announcement(address, first, file)
 
     def leave(self) -> None:
         """Gives the folder up. Safe to call twice."""
+        if not self._is_held:
+            # The file may belong to the next console by now.
+            return
+        self._is_held = False
+        # If it cannot be removed, the next start replaces it.
+        with contextlib.suppress(OSError):
+            (self.folder / _FIRST_LINKS).unlink(missing_ok=True)
         self._lock.close()
 
 

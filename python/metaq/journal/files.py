@@ -33,7 +33,7 @@ import msgspec
 
 from metaq.durable import sync_directory
 from metaq.metadata import MetadataDamaged
-from metaq.private_files import create_private, make_private_directory
+from metaq.private_files import create_private, make_private_directory, open_private
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 
@@ -271,7 +271,7 @@ class JournalFiles:
 
     def _read_snapshot(self, number: int) -> tuple[Head, list[Entry]]:
         path = self._path(number, _SNAPSHOT)
-        content = path.read_bytes()
+        content = _content(path)
         head, payloads, end = self._read(path, content, "snapshot")
         live = [entry for position, payload in payloads for entry in self._decoded(path, position, payload)]
         if end != len(content) or len(live) != head.entry_count:
@@ -282,7 +282,7 @@ class JournalFiles:
 
     def _read_log(self, number: int, point: Point, *, is_last: bool) -> tuple[list[Entry], int]:
         path = self._path(number, _LOG)
-        content = path.read_bytes()
+        content = _content(path)
         head, payloads, end = self._read(path, content, "log")
         if Point(head.epoch, head.version) != point:
             raise self._damaged(
@@ -335,11 +335,11 @@ class JournalFiles:
 
     def _open_log(self, number: int) -> None:
         path = self._path(number, _LOG)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = open_private(path, os.O_WRONLY)
         self.close()
         self._log = descriptor
         self._number = number
-        self._size_bytes = path.stat().st_size
+        self._size_bytes = os.fstat(descriptor).st_size
 
     def _create_log(self, number: int, point: Point) -> None:
         self._create(self._path(number, _LOG), Head("log", _FORMAT, point.epoch, point.version), ())
@@ -368,7 +368,7 @@ class JournalFiles:
             raise self._fail(f"its directory could not be synced: {error.strerror}") from error
 
     def _cut_file(self, path: Path, size_bytes: int) -> None:
-        with path.open("r+b") as file:
+        with os.fdopen(open_private(path, os.O_RDWR), "r+b") as file:
             file.truncate(size_bytes)
             os.fsync(file.fileno())
 
@@ -397,6 +397,11 @@ class JournalFiles:
         )
         _log.error(self._failure)
         return NotWritten(self._failure)
+
+
+def _content(path: Path) -> bytes:
+    with os.fdopen(open_private(path, os.O_RDONLY), "rb") as file:
+        return file.read()
 
 
 def _write_at(descriptor: int, content: bytes, position: int) -> None:

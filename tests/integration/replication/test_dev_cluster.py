@@ -18,6 +18,7 @@ from metaq.admin import Admin
 from metaq.cli.exits import UNHEALTHY
 from metaq.dev.plan import Size
 from metaq.dev.ports import free_base
+from tests.support.console_links import console_links
 from tests.support.dev_cluster import DevCluster
 from tests.support.metaq import COMMAND, Metaq, run
 from tests.support.processes import command_lines
@@ -104,7 +105,7 @@ def test_the_console_switches_the_master_that_its_preview_showed(well: DevCluste
     )
     try:
         visitor = Visitor(console.ready["console"])
-        assert visitor.follow(console.ready["console_link"]).status == 200
+        assert visitor.follow(console_links(console.ready).operator).status == 200
         page = eventually(
             lambda: visitor.get("/cluster").text, lambda text: "In sync" in text, TIMEOUT_S, "the first poll"
         )

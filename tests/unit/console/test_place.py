@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from metaq.console.access.links import Links
 from metaq.console.access.roles import Role
-from metaq.console.place import Place, new_link, running_address
+from metaq.console.place import FirstLinks, Place, new_link, running_address
 from metaq.errors import CommandError
 
 ADDRESS = "http://127.0.0.1:8080/metaq/"
@@ -24,8 +26,8 @@ def test_a_running_console_is_found_and_gets_links(tmp_path: Path) -> None:
     made = new_link(folder, Role.viewer)
     links = Links(folder)
     for link, role in (
-        (first.operator_link, Role.operator),
-        (first.viewer_link, Role.viewer),
+        (first.links.operator, Role.operator),
+        (first.links.viewer, Role.viewer),
         (made, Role.viewer),
     ):
         address, _, token = link.partition("?token=")
@@ -41,11 +43,32 @@ def test_a_running_console_is_found_and_gets_links(tmp_path: Path) -> None:
 
 def test_a_start_forgets_the_links_of_the_start_before(tmp_path: Path) -> None:
     place = Place.claim(tmp_path)
-    old = place.announce(ADDRESS).operator_link
-    new = place.announce(ADDRESS).operator_link
+    old = place.announce(ADDRESS).links.operator
+    new = place.announce(ADDRESS).links.operator
     spent = [Links(tmp_path).spend(link.partition("?token=")[2]) for link in (old, new)]
     assert spent == [None, Role.operator]
     place.leave()
+
+
+def test_the_links_of_a_start_are_in_a_private_file_until_it_stops(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    folder = tmp_path / "console"
+    folder.mkdir(mode=0o755)
+    (folder / "sign-in-links.json").symlink_to(victim)
+    place = Place.claim(folder)
+    announced = place.announce(ADDRESS)
+    file = announced.links_file
+    assert file.parent == folder and not file.is_symlink() and victim.read_bytes() == b"precious"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert msgspec.json.decode(file.read_bytes(), type=FirstLinks) == announced.links
+    place.leave()
+    assert not file.exists()
+    following = Place.claim(folder)
+    following.announce(ADDRESS)
+    place.leave()
+    assert file.exists(), "only the console that holds the folder removes it"
+    following.leave()
 
 
 def test_another_account_makes_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

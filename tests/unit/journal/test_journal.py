@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metaq.journal import journal as module
+from metaq.journal.files import JournalFiles
 from metaq.journal.journal import (
     Change,
     Entry,
@@ -569,3 +570,23 @@ def test_a_closed_journal_leaves_no_threads(tmp_path: Path) -> None:
 
     run(write_and_close)
     wait_until(lambda: not {t for t in set(threading.enumerate()) - before if "metaq-journal" in t.name})
+
+
+@pytest.mark.parametrize("torn", [b"", b"torn"], ids=["whole", "torn"])
+@pytest.mark.parametrize("suffix", ["log", "snapshot"])
+def test_a_planted_link_is_not_followed(tmp_path: Path, suffix: str, torn: bytes) -> None:
+    """Its target would be cut, or grow with each change."""
+    victim = tmp_path / "victim"
+    source = JournalFiles(tmp_path / "source")
+    source.load()
+    if suffix == "snapshot":
+        source.replace(Point(0, 0), [])
+    source.close()
+    (file,) = (tmp_path / "source").glob(f"*.{suffix}")
+    content = file.read_bytes() + torn
+    victim.write_bytes(content)
+    file.unlink()
+    file.symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic link"):
+        JournalFiles(tmp_path / "source").load()
+    assert victim.read_bytes() == content and file.is_symlink()

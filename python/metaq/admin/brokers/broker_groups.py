@@ -15,6 +15,7 @@ from typing import Final
 from metaq.admin.brokers.group_views import NodeAnswer, combined, gone_group
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.results import Switched
+from metaq.digits import LONG_MAX, number_in
 from metaq.errors import CommandError, MetaqError
 from metaq.ha.operators.register_groups import RegisteredGroup, read_groups
 from metaq.ha.register import Register
@@ -194,12 +195,13 @@ class BrokerGroups:
             return False
 
     async def _address_of(self, broker: str) -> str:
-        name, slash, number = broker.rpartition("/")
-        if not slash or not name or not (number.isascii() and number.isdecimal()):
+        name, slash, digits = broker.rpartition("/")
+        number = number_in(digits, LONG_MAX)
+        if not slash or not name or number is None:
             raise CommandError(
                 f'"{broker}" is not a broker', hint="write 127.0.0.1:10911 or broker-a/1, which is node 1"
             )
-        node = _node(await self.group(name), int(number))
+        node = _node(await self.group(name), number)
         if not node.address:
             raise CommandError(f"nobody knows the address of node {number}", hint="is it running?")
         return node.address

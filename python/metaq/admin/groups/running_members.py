@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.results import Member, RunningMember, Subscription, SubscriptionConflict
 from metaq.client.session.routes import Queue
+from metaq.digits import LONG_MAX, number_in
 from metaq.errors import MetaqError
 from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerRunningInfo
@@ -45,7 +46,7 @@ def _described(client_id: str, info: ConsumerRunningInfo) -> RunningMember:
             Subscription(entry.topic, entry.sub_string, entry.expression_type)
             for entry in sorted(info.subscription_set, key=lambda entry: entry.topic)
         ),
-        int(started) if started.isdecimal() else None,
+        number_in(started, LONG_MAX),
         ordered == "true" if ordered in ("true", "false") else None,
         info.jstack,
     )

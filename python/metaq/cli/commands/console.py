@@ -89,9 +89,9 @@ def console(
 ) -> None:
     """Serve the console of a cluster to browsers.
 
-    It prints two links: one for an operator and one for a viewer, who can change nothing. Each link signs in
-    one browser, once; `metaq console link` makes more. Other machines may connect only with a password and
-    TLS, or with --insecure.
+    On a terminal, it prints two links: one for an operator and one for a viewer, who can change nothing. Each
+    link signs in one browser, once; `metaq console link` makes more. Other machines may connect only with a
+    password and TLS, or with --insecure.
     """
     if context.invoked_subcommand is not None:
         _refuse_flags(context)
@@ -193,16 +193,19 @@ def _announce(announcement: Announcement, flags: ConsoleFlags, *, writes_json: b
 
     import msgspec
 
-    from metaq.cli.commands.serve import READY, sign_in_lines
+    from metaq.cli.commands.serve import READY, is_terminal, sign_in_lines, where_links_are
 
+    file = announcement.links_file
+    how = where_links_are(str(file), "--state", str(file.parent))
     if writes_json:
-        logging.getLogger("metaq.console").info(
-            "the console of %s is ready at %s", flags.nameservers, announcement.address
-        )
+        log = logging.getLogger("metaq.console")
+        log.info("the console of %s is ready at %s", flags.nameservers, announcement.address)
+        for line in how:
+            log.info(line)
     else:
         lines = [
             f"The console of {flags.nameservers} is ready at {announcement.address}",
-            *sign_in_lines(announcement.operator_link, announcement.viewer_link),
+            *(sign_in_lines(announcement.links) if is_terminal(sys.stderr) else how),
             "Ctrl-C stops it.",
         ]
         print("\n".join(lines), file=sys.stderr, flush=True)
@@ -210,7 +213,6 @@ def _announce(announcement: Announcement, flags: ConsoleFlags, *, writes_json: b
         "role": "console",
         "nameserver": flags.nameservers,
         "console": announcement.address,
-        "console_link": announcement.operator_link,
-        "console_viewer_link": announcement.viewer_link,
+        "console_links_file": str(file),
     }
     print(READY, msgspec.json.encode(fields).decode(), flush=True)

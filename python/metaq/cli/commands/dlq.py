@@ -227,21 +227,30 @@ def _write(letters: Iterator[DeadLetter], file: BinaryIO) -> int:
 
 
 def _write_file(letters: Iterator[DeadLetter], name: str) -> int:
-    """Writes the file and gives it its name at the end, so that a failure leaves an older file as it is."""
+    """Writes the file and gives it its name at the end, so that a failure leaves an older file as it is.
+
+    A symbolic link with this name is replaced, and its target stays as it is.
+    """
     import os
+    import tempfile
     from pathlib import Path
 
-    part = Path(f"{name}.part")
+    target = Path(name)
     try:
-        # Bodies may be confidential.
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            written = _write(letters, file)
-        part.replace(name)
+        if target.exists() and not target.is_file():
+            raise CommandError(f"cannot write {name}: it is not a file", hint="- is standard output")
+        # Bodies may be confidential. The file is new, private and has a name that nobody can foresee, so
+        # nobody can put a link or a file of their own in its place.
+        descriptor, part = tempfile.mkstemp(".part", ".metaq-", target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                written = _write(letters, file)
+            Path(part).replace(target)
+        except BaseException:
+            Path(part).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise CommandError(f"cannot write {name}: {error.strerror}") from None
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
     return written
 
 

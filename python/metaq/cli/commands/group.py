@@ -252,15 +252,17 @@ def reset(
 
 def _queues(topic: str, names: Sequence[str] | None) -> list[Queue] | None:
     from metaq.client.session.routes import Queue
+    from metaq.digits import INT_MAX, number_in
 
     if not names:
         return None
     queues = []
     for name in names:
-        broker, _, number = name.rpartition(":")
-        if not broker or not (number.isascii() and number.isdecimal()):
+        broker, _, digits = name.rpartition(":")
+        number = number_in(digits, INT_MAX)
+        if not broker or number is None:
             raise CommandError(f'--queue: "{name}" is not a queue', hint="write it as broker-a:3")
-        queues.append(Queue(topic, broker, int(number)))
+        queues.append(Queue(topic, broker, number))
     return queues
 
 

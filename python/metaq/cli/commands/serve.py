@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -13,6 +14,7 @@ from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
     from metaq.config import Config
+    from metaq.console.place import FirstLinks
     from metaq.serve import Ready, Role
 
 READY = "METAQ_READY"
@@ -61,8 +63,8 @@ def serve(
 ) -> None:
     """Run a name server, a broker and the console.
 
-    Name server and broker share one process. The console has its own, and is for browsers on this machine;
-    the printed links open it.
+    Name server and broker share one process. The console has its own, and is for browsers on this machine.
+    On a terminal, two links are printed that open it; `metaq console link` makes more.
     """
     flags = {
         "host": host,
@@ -173,19 +175,23 @@ def _run(role: Role, flags: Mapping[str, object], assignments: list[str] | None,
 
 def _announce(ready: Ready, config: Config, *, writes_json: bool) -> None:
     """Prints a block for people to standard error, or logs it, and prints one line for programs to standard
-    output."""
+    output. Only people at a terminal get links that sign them in."""
     import dataclasses
     import logging
 
     import msgspec
 
     if writes_json:
-        words = (" ".join(line.split()) for line in _facts(ready, config))
-        logging.getLogger("metaq.serve").info("; ".join(words))
+        log = logging.getLogger("metaq.serve")
+        log.info("; ".join(" ".join(line.split()) for line in _facts(ready, config)))
+        for line in _console_lines(ready, config, on_terminal=False):
+            log.info(line)
     else:
-        print("\n".join(_greeting(ready, config)), file=sys.stderr, flush=True)
+        lines = _greeting(ready, config, on_terminal=is_terminal(sys.stderr))
+        print("\n".join(lines), file=sys.stderr, flush=True)
     fields = {name: value for name, value in dataclasses.asdict(ready).items() if value is not None}
-    fields.pop("silent_nameservers", None)
+    for for_people in ("silent_nameservers", "console_links"):
+        fields.pop(for_people, None)
     print(READY, msgspec.json.encode(fields).decode(), flush=True)
 
 
@@ -214,26 +220,42 @@ def _facts(ready: Ready, config: Config) -> list[str]:
     return lines
 
 
-def _greeting(ready: Ready, config: Config) -> list[str]:
+def _greeting(ready: Ready, config: Config, *, on_terminal: bool) -> list[str]:
     has_clients = ready.broker and not ready.apache_master
     steps = _first_steps(ready, config) if has_clients else []
-    return [*_facts(ready, config), *console_links(ready), *steps, "Ctrl-C stops it."]
+    console = _console_lines(ready, config, on_terminal=on_terminal)
+    return [*_facts(ready, config), *console, *steps, "Ctrl-C stops it."]
 
 
-def console_links(ready: Ready) -> list[str]:
-    """Returns the links with which a person signs in. They are for the terminal, and never for a log."""
-    if not ready.console_link or not ready.console_viewer_link:
+def _console_lines(ready: Ready, config: Config, *, on_terminal: bool) -> list[str]:
+    """Returns how to sign in to the console; nothing if there is none."""
+    if ready.console_links is None or ready.console_links_file is None:
         return []
-    return sign_in_lines(ready.console_link, ready.console_viewer_link)
+    from metaq.config.derive import console_folder
+
+    if on_terminal:
+        return sign_in_lines(ready.console_links)
+    return where_links_are(ready.console_links_file, "--data", str(console_folder(config).parent))
 
 
-def sign_in_lines(operator_link: str, viewer_link: str) -> list[str]:
-    """Returns both links, and says for whom each is."""
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether people at a terminal see what this stream gets. None is a stream that was closed."""
+    return stream is not None and stream.isatty()
+
+
+def sign_in_lines(links: FirstLinks) -> list[str]:
+    """Returns both links, and says for whom each is. They are for a terminal, and never for a log."""
     return [
         "Open the console with a click. Each link works once; `metaq console link` makes more:",
-        f"  for you, who may change things:    {operator_link}",
-        f"  for a viewer, who can only look:   {viewer_link}",
+        f"  for you, who may change things:    {links.operator}",
+        f"  for a viewer, who can only look:   {links.viewer}",
     ]
+
+
+def where_links_are(file: str, flag: str, folder: str) -> list[str]:
+    """Returns how to get a link, for a log that others may read."""
+    command = shlex.join(("metaq", "console", "link", flag, folder))
+    return [f"To open the console, run `{command}`, which prints a link; programs find links in {file}"]
 
 
 def _first_steps(ready: Ready, config: Config) -> list[str]:

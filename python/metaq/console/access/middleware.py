@@ -21,6 +21,7 @@ from metaq.console.access.log_brake import LogBrake
 from metaq.console.access.roles import Identity, Role, address_of, only_for
 from metaq.console.access.sign_in import LOGIN, LOGOUT, begin_session, sign_in_page
 from metaq.console.settings import ConsoleSettings
+from metaq.digits import number_in
 
 _log = logging.getLogger(__name__)
 _log.addFilter(LogBrake())
@@ -43,7 +44,7 @@ _VIEWER_MAY_SEND: Final = frozenset({LOGOUT, "/preferences"})
 _SMALL: Final = _VIEWER_MAY_SEND | {LOGIN}
 """Paths with small forms, which need no operator."""
 _NOT_SIGNED_IN: Final = (
-    "You are not signed in. Open the link that the console printed, or run `metaq console link`."
+    "You are not signed in. Run `metaq console link` on the console's machine, and open the link."
 )
 
 
@@ -97,7 +98,7 @@ class AccessMiddleware:
             ):
                 return PlainTextResponse(_FOREIGN, 403)
             length = request.headers.get("content-length", "0")
-            if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
+            if number_in(length, BODY_BYTES_MAX) is None:
                 return PlainTextResponse(TOO_LARGE, 413, {"Connection": "close"})
             # A form in parts may name a character set that takes minutes to decode.
             if _content_type(request) not in ("", _FORM):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Message
 
 from metaq.console.access.body import BODY_BYTES_MAX
 from metaq.console.access.headers import CONTENT_SECURITY_POLICY
+from metaq.console.access.middleware import AccessMiddleware
 from metaq.console.access.roles import Role
 from tests.support.console_app import ServedApp, served_app
 from tests.support.visitor import Visitor
@@ -206,6 +210,25 @@ def test_large_bodies_are_refused(app: ServedApp) -> None:
         answer = _send_chunks(anna, headers, BODY_BYTES_MAX + 1)
         assert (answer[0], "8 MiB" in answer[1]) == (413, True)
     assert _send_chunks(anna, form, BODY_BYTES_MAX - 5) == (200, str(BODY_BYTES_MAX))
+
+
+@pytest.mark.parametrize("length", ["9" * 5_000, "x", "-1", "٣"])
+def test_a_length_that_no_server_should_pass_on_is_refused(app: ServedApp, length: str) -> None:
+    """Our HTTP server refuses such a length itself; the check does not depend on that."""
+    checks = AccessMiddleware(PlainTextResponse(""), settings=app.access.settings, access=app.access)
+    headers = [(b"host", b"127.0.0.1"), (b"content-length", length.encode())]
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("nobody reads the body")
+
+    scope = {"type": "http", "method": "POST", "path": "/change", "query_string": b"", "headers": headers}
+    asyncio.run(checks(scope, receive, send))
+    assert sent[0]["status"] == 413
+    assert b"8 MiB" in sent[1]["body"]
 
 
 def _send_chunks(visitor: Visitor, headers: dict[str, str], size: int) -> tuple[int, str]:
