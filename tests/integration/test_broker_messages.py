@@ -205,6 +205,10 @@ def test_offsets_reach_the_disk_by_themselves(tmp_path: Path) -> None:
             await until(lambda: broker.node.journal.get("offsets", "orders@g@0") == b'{"0":1}')
             reply = await client.connection.call(GetAllConsumerOffset())
             assert ConsumerOffsets.decode(reply.body).offset_table == {"orders@g": {0: 1}}
+            (await client.connection.call(DeleteSubscriptionGroup(group_name="g"))).check()
+            reply = await client.connection.call(GetAllConsumerOffset())
+            kept = ConsumerOffsets.decode(reply.body).offset_table
+            assert kept == {"orders@g": {0: 1}}, "as a broker of Apache answers"
 
     run(scenario)
 

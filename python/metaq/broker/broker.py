@@ -17,7 +17,7 @@ from metaq.broker.replica import Replica
 from metaq.broker.replication.apache_control import ApacheControl
 from metaq.broker.replication.apache_start import ApacheCopy, plan_copy
 from metaq.broker.replication.group import Group
-from metaq.broker.state.clients import Change, ConsumerGroup
+from metaq.broker.state.clients import Change, ConsumerGroup, Member
 from metaq.broker.state.runtime_switches import Switches
 from metaq.settings import StoreSettings
 
@@ -122,6 +122,7 @@ class Broker:
                 self.options, self.clock, self.functions, self._consumers_changed, undo
             )
             self._node.clients.member_changed = self._member_changed
+            self._node.clients.convert = self._convert_member
             undo.push_async_callback(self.step_down)
             if copy is not None:
                 await self._copy_apache(copy, undo)
@@ -270,6 +271,9 @@ class Broker:
     def _consumers_changed(self, group: ConsumerGroup, change: Change) -> None:
         if self._role is not None:
             self._role.consumers_changed(group, change)
+
+    def _convert_member(self, member: Member) -> object:
+        return None if self._role is None else self._role.state.policy.convert_member(member)
 
     def _member_changed(self, group: str, connection: int) -> None:
         if self._role is not None:

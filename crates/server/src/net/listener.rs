@@ -26,6 +26,7 @@ use crate::net::answers::Answers;
 use crate::net::connection;
 use crate::net::counts::{Counts, ListenerFigures};
 use crate::net::crossing::{Crossing, CrossingLimits, Event};
+use crate::net::crowds::{Crowds, Places};
 use crate::net::held_appends::HeldAppends;
 use crate::net::memory::{Memory, PeerMemory};
 use crate::net::newcomers::Newcomers;
@@ -322,6 +323,14 @@ impl Shared {
         self.leaving.store(None);
     }
 
+    fn crowds(&self) -> Crowds {
+        let settings = &self.settings;
+        let places =
+            Places { in_all: settings.connections_max, per_address: settings.connections_per_address_max };
+        let connections = self.peers.lock().len();
+        Crowds::of(connections, &self.per_address.lock(), places, settings.idle_timeout_ms)
+    }
+
     fn peers(&self) -> Vec<Arc<Peer>> {
         self.peers.lock().values().cloned().collect()
     }
@@ -478,12 +487,13 @@ async fn take_care(shared: Arc<Shared>) {
         shared.end_overdue_hold(Instant::now());
         let flush_timeout_ms =
             shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.flush_timeout_ms);
+        let crowds = shared.crowds();
         for peer in shared.peers.lock().values() {
             let slow_frame = peer.partial_for_ms().is_some_and(|ms| ms > shared.settings.frame_deadline_ms);
             let is_silent = !peer.has_spoken() && peer.now_ms() > shared.settings.first_frame_deadline_ms;
             if is_silent && !peer.is_closing() {
                 peer.close_silent();
-            } else if slow_frame || peer.idle_ms() > shared.settings.idle_timeout_ms {
+            } else if slow_frame || peer.idle_ms() > crowds.idle_timeout_ms(peer.remote.ip()) {
                 peer.close();
             } else if peer.unconfirmed_for_ms().is_some_and(|ms| ms > flush_timeout_ms) {
                 peer.wake();

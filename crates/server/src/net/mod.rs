@@ -5,7 +5,7 @@
 //! through `crossing`. `answers` holds the answers of a connection, those that wait for the store included; `output` is
 //! the buffer that one system call writes. `peer` is a connection as other threads see it, with a mailbox for answers
 //! that they post; `counts` are its figures. `memory` counts the bytes that are kept for it, and `group_memory` those that are
-//! kept for a group. `newcomers` knows the connections that have sent nothing yet. `held_appends` keeps requests back while the
+//! kept for a group. `newcomers` knows the connections that have sent nothing yet, `crowds` where places are scarce. `held_appends` keeps requests back while the
 //! master moves, `relay` passes them on to it.
 //!
 //! Nothing here knows what a message is. New hot requests get a line in `codes` and an arm in `route`.
@@ -14,6 +14,7 @@ pub(crate) mod answers;
 pub(crate) mod connection;
 pub(crate) mod counts;
 pub(crate) mod crossing;
+mod crowds;
 pub(crate) mod group_memory;
 pub(crate) mod held_appends;
 pub(crate) mod listener;

@@ -11,6 +11,7 @@ use metaq_wire::Record;
 
 use crate::settings::TransactionSettings;
 use crate::transaction::half_batch::HALF_BATCH;
+use crate::transaction::schedule::{Schedule, Taken};
 use crate::transaction::shares::{Full, NameKey, OpenByName, Shares};
 
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
@@ -110,6 +111,19 @@ impl Half {
         look.now_ms.saturating_sub(self.since_ms) <= self.patience_ms(look)
     }
 
+    /// The time from which a turn takes it: see [`is_wanted`](Self::is_wanted). A turn leaves out the copies that it has
+    /// stored itself, so it is not before its last copy.
+    pub(super) fn take_from_ms(&self, (timeout_ms, renew_ms): (i64, i64)) -> i64 {
+        let patience_ms = if self.kind.immunity_ms < 0 { timeout_ms } else { self.kind.immunity_ms };
+        let renewed_ms = |period_ms: i64| self.stored_ms.saturating_add(period_ms.max(self.stored_age_ms()));
+        let wanted_ms = if self.kind.is_batch {
+            renewed_ms(patience_ms.max(renew_ms))
+        } else {
+            self.since_ms.saturating_add(patience_ms).min(renewed_ms(renew_ms))
+        };
+        wanted_ms.max(self.stored_ms)
+    }
+
     /// The time after which a turn of checks takes it.
     pub fn check_from_ms(&self, look: &Look) -> i64 {
         let patience_ms = self.patience_ms(look);
@@ -200,6 +214,7 @@ pub struct Ledger {
     immunity_ms_max: i64,
     open: BTreeMap<i64, Half>,
     shares: Shares,
+    schedule: Schedule,
     /// Former copies of open half messages, by which a late producer may still end them.
     moved: HashMap<i64, Moved, RandomState>,
     /// The last outcomes, one word each, indexed by the queue offset modulo `ends_max`.
@@ -253,14 +268,17 @@ impl Ledger {
         half.kind.immunity_ms = half.kind.immunity_ms.min(self.immunity_ms_max);
         if let Some(known) = self.open.insert(queue_offset, half) {
             self.shares.remove(&known.kind);
+            self.schedule.remove(queue_offset, &known);
         }
         self.shares.add(&half.kind);
+        self.schedule.add(queue_offset, &half);
         self.see(queue_offset);
     }
 
     fn remove_open(&mut self, queue_offset: i64) -> Option<Half> {
         let half = self.open.remove(&queue_offset)?;
         self.shares.remove(&half.kind);
+        self.schedule.remove(queue_offset, &half);
         Some(half)
     }
 
@@ -356,7 +374,9 @@ impl Ledger {
         };
         if half.before < 0 {
             if (0..copy_offset).contains(&first) && !self.moved.contains_key(&first) {
+                self.schedule.remove(copy_offset, half);
                 half.before = first;
+                self.schedule.add(copy_offset, half);
                 self.moved.insert(first, Moved { to: copy_offset, before: -1 });
             }
             return;
@@ -368,21 +388,30 @@ impl Ledger {
         self.link(first, oldest);
     }
 
-    /// The oldest half messages that a turn of checks takes, at most `count_max` and about `bytes_max`. What an address has
-    /// beyond its share waits for the next turn.
+    /// The half messages that a turn of checks takes, at most `count_max` and about `bytes_max`: those that have been due for
+    /// longest, by queue offset. What an address has beyond its share waits for the next turn. The cost follows what is due,
+    /// not what is open.
     pub fn due(&mut self, look: &Look, bytes_max: usize) -> Vec<(i64, Half)> {
-        let is_wanted = |half: &Half| half.stored_ms < look.stored_before_ms && half.is_wanted(look);
         self.shares.begin_turn(look.stored_before_ms);
+        let Ledger { open, shares, schedule, .. } = self;
+        schedule.follow(look, open.iter());
         let (mut due, mut bytes) = (Vec::new(), 0);
-        for (queue_offset, half) in &self.open {
+        schedule.take_due(look, |queue_offset| {
             if due.len() >= look.count_max || bytes >= bytes_max {
-                break;
+                return Taken::Enough;
             }
-            if is_wanted(half) && self.shares.take(&half.kind) {
-                bytes += half.kind.bytes as usize;
-                due.push((*queue_offset, *half));
+            let Some(half) = open.get(&queue_offset) else { return Taken::GoOn };
+            if half.stored_ms >= look.stored_before_ms || !half.is_wanted(look) {
+                return Taken::GoOn;
             }
-        }
+            if !shares.take(&half.kind) {
+                return Taken::AddressIsFull;
+            }
+            bytes += half.kind.bytes as usize;
+            due.push((queue_offset, *half));
+            Taken::GoOn
+        });
+        due.sort_unstable_by_key(|(queue_offset, _)| *queue_offset);
         due
     }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
+from itertools import islice
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from metaq import __version__
@@ -87,7 +88,8 @@ class HealthRequests:
         traffic, waiting = node.listener.figures(), self._parts.plane.figures()
         backlogs, all_seen = self._backlogs() if self._parts.is_master else ([], True)
         letters = list(self._dead_letters()) if self._parts.is_master else []
-        conflicts = list(self._conflicts())
+        # One more than are listed: then the report says that there are others.
+        conflicts = list(islice(self._conflicts(), LISTED_MAX + 1))
         letters.sort(key=attrgetter("messages"), reverse=True)
         return BrokerReport(
             version=__version__,
@@ -232,15 +234,20 @@ class HealthRequests:
 def conflicts_of(group: ConsumerGroup) -> Iterator[Conflict]:
     """Yields each topic that members of the group subscribe to in different ways. All members of a group
     must subscribe to the same topics with the same filters."""
-    wanted: list[dict[str, str]] = [
-        {topic: entry.sub_string for topic, entry in list(member.subscriptions.items())}
-        for member in list(group.members.values())
+    members = 0
+    wanted: dict[str, tuple[set[str], int]] = {}
+    """Topic → the different filters, and how many members have one. Each subscription is looked at once."""
+    for member in letting_others_run(list(group.members.values())):
         # A member whose first full heartbeat is still to come has none.
-        if member.subscriptions
-    ]
+        members += bool(member.subscriptions)
+        for topic, entry in list(member.subscriptions.items()):
+            filters, count = wanted.get(topic, (set(), 0))
+            if len(filters) <= FILTERS_MAX:
+                filters.add(entry.sub_string)
+            wanted[topic] = (filters, count + 1)
     retry = names.retry_topic(group.name)
-    for topic in sorted({topic for filters in wanted for topic in filters} - {retry}):
-        different = {filters.get(topic, NOT_SUBSCRIBED) for filters in wanted}
-        if len(different) > 1:
+    for topic, (filters, count) in letting_others_run(sorted(wanted.items(), key=itemgetter(0))):
+        different = filters | {NOT_SUBSCRIBED} if count < members else filters
+        if len(different) > 1 and topic != retry:
             shown = tuple(text[:_TEXT_MAX] for text in sorted(different)[:FILTERS_MAX])
             yield Conflict(group.name, topic, shown)

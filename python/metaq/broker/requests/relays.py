@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 import msgspec
 
@@ -99,25 +100,24 @@ class Relays:
                 ResponseCode.SYSTEM_ERROR, f"no such consumer of group {command.group[:128]} is connected"
             )
         question = GetConsumerStatusFromClient(topic=command.topic, group=command.group)
+        told = _Told()
         with self._pump.waiting_for_client(questions=len(asked)):
-            told = await asyncio.gather(*(self._status(member, question) for member in asked))
-        if (size_bytes := sum(map(len, told))) > STATUS_BYTES_MAX:
+            await asyncio.gather(*(self._status(member, question, told) for member in asked))
+        if told.size_bytes > STATUS_BYTES_MAX:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"the consumers of group {command.group[:128]} answer with {size_bytes} bytes, the limit is "
-                f"{STATUS_BYTES_MAX}: ask for one of them",
+                f"the consumers of group {command.group[:128]} answer with {told.size_bytes} bytes, the "
+                f"limit is {STATUS_BYTES_MAX}: ask for one of them",
             )
-        body = await self._pools.reading.run(request.connection, lambda: _together(asked, told))
+        body = await self._pools.reading.run(request.connection, lambda: _together(asked, told.bodies))
         return Response(body=body)
 
-    async def _status(self, member: Member, question: Command) -> bytes:
-        """Empty if the client does not answer; others may."""
-        try:
+    async def _status(self, member: Member, question: Command, told: _Told) -> None:
+        """Adds nothing if the client does not answer; others may."""
+        with contextlib.suppress(Unreachable, Refused):
             timeout_s = self._options.client_status_timeout_s
             reply = await self._pump.invoke(member.connection, question, timeout=timeout_s)
-            return reply.check().body
-        except (Unreachable, Refused):
-            return b""
+            told.add(member.connection, reply.check().body)
 
     def _member(self, group_name: str, client_id: str | None) -> Member:
         """That client of the group, or the newest member if none is named."""
@@ -144,13 +144,29 @@ class Relays:
         return Response(reply.code, reply.remark, reply.fields, reply.body)
 
 
-def _together(asked: list[Member], told: list[bytes]) -> bytes:
+class _Told:
+    """The answers of several clients. Nothing is kept of them once they are too long together."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[int, bytes] = {}
+        """By connection."""
+        self.size_bytes = 0
+
+    def add(self, connection: int, body: bytes) -> None:
+        self.size_bytes += len(body)
+        if self.size_bytes > STATUS_BYTES_MAX:
+            self.bodies.clear()
+        else:
+            self.bodies[connection] = body
+
+
+def _together(asked: list[Member], told: Mapping[int, bytes]) -> bytes:
     """The answers of all clients in one. Those that cannot be read are left out."""
     by_client: dict[str, dict[MessageQueue, int]] = {}
     answer = BoundedAnswer(GetConsumerStatus)
-    for member, body in zip(asked, told, strict=True):
+    for member in asked:
         with contextlib.suppress(ProtocolError):
-            table = GetConsumerStatusBody.decode(body).message_queue_table
+            table = GetConsumerStatusBody.decode(told.get(member.connection, b"")).message_queue_table
             answer.add(len(member.client_id) + STATUS_BYTES * len(table), lines=len(table) + 1)
             by_client[member.client_id] = table
     return answer.encoded(GetConsumerStatusBody(consumer_table=by_client))

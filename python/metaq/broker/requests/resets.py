@@ -95,7 +95,10 @@ class Resets:
             wanted if len(wanted) <= LOGGED_MAX else f"{len(wanted)} queues",
         )
         body = await self._parts.pools.look_ups.run(
-            request.connection, lambda: as_map(self._by_queue(command.topic, wanted))
+            request.connection,
+            lambda: BoundedAnswer(ResetConsumerOffset).encoded(
+                ResetOffsetBody(offset_table=self._by_queue(command.topic, wanted))
+            ),
         )
         return Response(body=body)
 
@@ -112,7 +115,9 @@ class Resets:
             return {queue_id: self._within(command.topic, queue_id, command.queue_offset or 0)}
         chosen = range(topic.read_queue_nums) if queue_id < 0 else (queue_id,)
         answer = BoundedAnswer(ResetConsumerOffset)
-        answer.add(len(chosen) * (LINE_BYTES + len(command.topic)), lines=len(chosen))
+        # Counted before anything is reset: whatever is done can be answered.
+        line_bytes = LINE_BYTES + len(command.topic) + len(self._parts.broker_name)
+        answer.add(len(chosen) * line_bytes, lines=len(chosen))
         committed = self._parts.plane.offsets_of(command.group, command.topic)
         wanted: dict[int, int] = {}
         for queue in answer.stepwise(chosen):

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -35,6 +35,7 @@ from metaq.protocol.bodies import (
     TopicConfigTable,
 )
 from metaq.protocol.errors import ProtocolError
+from metaq.protocol.ranges import Int64
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,10 @@ TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 OFFSETS_FILE = "consumerOffset.json"
 DELAY_FILE = "delayOffset.json"
+UNREADABLE_PART: Final = "unreadable"
+"""In place of the number of a part, for the queues of an offset file that cannot be read."""
+
+_QueueId = Annotated[int, msgspec.Meta(ge=0, lt=topics.QUEUES_MAX)]
 
 
 async def open_journal(directory: Path, epoch: int = 1) -> Journal:
@@ -91,25 +96,53 @@ def read_files(directory: Path) -> list[Change]:
     ]
 
 
+_NOTHING: Final = msgspec.Raw(b"null")
+
+
 class _TopicsFile(msgspec.Struct, rename="camel"):
     """TopicConfigTable, with topics that may be unreadable: the start sets those aside, one by one."""
 
-    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    data_version: msgspec.Raw = _NOTHING
     topic_config_table: dict[str, Any] = {}
 
 
 class _GroupsFile(msgspec.Struct, rename="camel"):
     """SubscriptionGroupTable in the same way."""
 
-    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    data_version: msgspec.Raw = _NOTHING
     forbidden_table: dict[str, Any] = {}
     subscription_group_table: dict[str, Any] = {}
+
+
+class _OffsetsFile(msgspec.Struct, rename="camel"):
+    """ConsumerOffsets in the same way."""
+
+    data_version: msgspec.Raw = _NOTHING
+    offset_table: dict[str, msgspec.Raw] = {}
+    reset_table: dict[str, msgspec.Raw] | None = None
+
+
+class _DelaysFile(msgspec.Struct, rename="camel"):
+    """DelayOffsets in the same way."""
+
+    data_version: msgspec.Raw = _NOTHING
+    offset_table: dict[str, msgspec.Raw] = {}
+
+
+def _version(file: MetadataFile, stored: msgspec.Raw) -> bytes:
+    """The version of a table. One that cannot be read only makes replicas ask for the table once more."""
+    try:
+        version = msgspec.json.decode(stored, type=DataVersion | None) or DataVersion()
+    except msgspec.DecodeError as error:
+        _log.warning("%s: its version cannot be read, so it begins at 0: %s", file.path, error)
+        version = DataVersion()
+    return version.encode()
 
 
 def _read_topics(file: MetadataFile) -> Iterable[Change]:
     stored = file.load(lambda content: java_json.decode(content, _TopicsFile))
     if stored is not None:
-        yield VERSIONS, topics.TABLE, stored.data_version.encode()
+        yield VERSIONS, topics.TABLE, _version(file, stored.data_version)
         for name, config in stored.topic_config_table.items():
             yield topics.TABLE, name, _whole(config, TopicConfig, "topicName", name)
 
@@ -117,7 +150,7 @@ def _read_topics(file: MetadataFile) -> Iterable[Change]:
 def _read_groups(file: MetadataFile) -> Iterable[Change]:
     stored = file.load(lambda content: java_json.decode(content, _GroupsFile))
     if stored is not None:
-        yield VERSIONS, groups.TABLE, stored.data_version.encode()
+        yield VERSIONS, groups.TABLE, _version(file, stored.data_version)
         for name, config in stored.subscription_group_table.items():
             yield groups.TABLE, name, _whole(config, SubscriptionGroupConfig, "groupName", name)
         for name, forbidden in stored.forbidden_table.items():
@@ -136,20 +169,40 @@ def _whole(config: Any, kind: type[Body], name_field: str, name: str) -> bytes:
 
 
 def _read_offsets(file: MetadataFile) -> Iterable[Change]:
-    stored = file.load(offsets.decode_offsets)
+    stored = file.load(lambda content: java_json.decode(offsets.quoted_keys(content), _OffsetsFile))
     if stored is not None:
-        yield VERSIONS, offsets.OFFSETS, (stored.data_version or DataVersion()).encode()
+        yield VERSIONS, offsets.OFFSETS, _version(file, stored.data_version)
         for table, kept in ((offsets.OFFSETS, stored.offset_table), (offsets.RESETS, stored.reset_table)):
-            for key, queues in (kept or {}).items():
+            for key, content in (kept or {}).items():
+                queues, unreadable = _readable_queues(content)
                 yield from offsets.offset_changes(table, key, queues, parts=0)
+                if unreadable:
+                    # The load of the journal sets this entry aside. The other queues keep their offsets.
+                    yield table, f"{key}@{UNREADABLE_PART}", unreadable
+
+
+def _readable_queues(content: msgspec.Raw) -> tuple[dict[int, int], bytes]:
+    """Queue → offset, and the rest as it is in the file; empty if there is none."""
+    try:
+        values = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return {}, bytes(content)
+    queues: dict[int, int] = {}
+    unreadable: dict[str, msgspec.Raw] = {}
+    for key, value in values.items():
+        try:
+            queues[msgspec.convert(key, _QueueId, strict=False)] = msgspec.json.decode(value, type=Int64)
+        except msgspec.DecodeError:
+            unreadable[key] = value
+    return queues, msgspec.json.encode(unreadable) if unreadable else b""
 
 
 def _read_delays(file: MetadataFile) -> Iterable[Change]:
-    stored = file.load(lambda content: DelayOffsets.decode(offsets.quoted_keys(content)))
+    stored = file.load(lambda content: java_json.decode(offsets.quoted_keys(content), _DelaysFile))
     if stored is not None:
-        yield VERSIONS, delay_progress.TABLE, (stored.data_version or DataVersion()).encode()
+        yield VERSIONS, delay_progress.TABLE, _version(file, stored.data_version)
         for level, queue_offset in stored.offset_table.items():
-            yield delay_progress.TABLE, str(level), b"%d" % queue_offset
+            yield delay_progress.TABLE, level, bytes(queue_offset)
 
 
 async def export_config(directory: Path) -> list[Path]:

@@ -10,6 +10,8 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 
 ATTRIBUTES_TEXT_MAX = 4096
+NUMBER_CHARACTERS_MAX = 20
+"""As many as a number of 64 bits has. Name servers get the attributes of all topics with one registration."""
 
 _MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY"})
 _CHOICES = {
@@ -75,7 +77,9 @@ def _checked(key: str, value: str) -> str:
     choices = _CHOICES.get(key)
     if choices is not None and value not in choices:
         raise _refused(f"attribute {key} cannot be {value[:64]!a}; supported: {', '.join(sorted(choices))}")
-    if choices is None and not value.lstrip("-").isdecimal():
+    digits = value.removeprefix("-")
+    is_number = len(value) <= NUMBER_CHARACTERS_MAX and digits.isascii() and digits.isdecimal()
+    if choices is None and not is_number:
         raise _refused(f"attribute {key} takes a whole number, not {value[:64]!a}")
     return value
 

@@ -14,7 +14,9 @@ from metaq.broker.state.client_limits import ClientBudget, ClientLimits, GroupKe
 from metaq.protocol.bodies import (
     BROADCASTING,
     CLUSTERING,
+    CONSUME_FROM_FIRST_OFFSET,
     CONSUME_FROM_LAST_OFFSET,
+    CONSUME_FROM_TIMESTAMP,
     CONSUME_PASSIVELY,
     ConsumerData,
     SubscriptionData,
@@ -26,6 +28,20 @@ heartbeat every 30 s."""
 VERSION_SKEW_MS = 60_000
 """Clients number the versions of their subscriptions by their clocks. A version counts as at most this much
 newer than now, so that nobody can announce one that stays the newest."""
+GROUP_TOPICS_MAX = 2_000
+"""Topics that a group shows as subscribed to. Its members subscribe to the same ones, up to 1,000. A member
+gets the messages of its own subscriptions in any case."""
+CONSUME_TYPES = frozenset({CONSUME_PASSIVELY, "CONSUME_ACTIVELY", "CONSUME_POP"})
+CONSUME_FROM = frozenset(
+    {
+        CONSUME_FROM_FIRST_OFFSET,
+        CONSUME_FROM_LAST_OFFSET,
+        CONSUME_FROM_TIMESTAMP,
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+    }
+)
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -58,6 +74,8 @@ class Member:
     """The hash that the client gave with its last full heartbeat; 0 if it gave none."""
     size: Size | None = None
     """The memory that is counted for it."""
+    standing: object = None
+    """Its subscriptions as the data plane keeps them."""
 
     def version_of(self, topic: str) -> int:
         """The version that the client gave to its subscription. Its pulls give the same one."""
@@ -105,6 +123,8 @@ class ConsumerGroup:
         """By connection."""
         self.subscriptions: dict[str, SubscriptionData] = {}
         """By topic, for those who ask about the group: the newest if members differ."""
+        self._subscribers: dict[str, dict[int, None]] = {}
+        """Topic → the connections of its members that subscribe to it."""
         self._client_ids: Counter[str] = Counter()
         self._broadcasters = 0
 
@@ -144,7 +164,10 @@ class ConsumerGroup:
         self.members[member.connection] = member
         self._broadcasters += member.broadcasting - (known is not None and known.broadcasting)
         for topic, subscription in member.subscriptions.items():
+            self._subscribers.setdefault(topic, {})[member.connection] = None
             newest = self.subscriptions.get(topic)
+            if newest is None and len(self.subscriptions) >= GROUP_TOPICS_MAX:
+                continue
             if newest is None or subscription.sub_version >= newest.sub_version:
                 self.subscriptions[topic] = subscription
         if known is not None:
@@ -172,15 +195,18 @@ class ConsumerGroup:
             del self._client_ids[member.client_id]
 
     def _let_go(self, former: Member) -> None:
-        """Finds the next newest subscription for each topic where the former member's was the newest."""
+        """Finds the next newest subscription for each topic where the former member's was the newest. The
+        cost grows with the members that subscribe to the same topic, not with all of them."""
+        successor = self.members.get(former.connection)
         for topic, subscription in former.subscriptions.items():
+            subscribers = self._subscribers.get(topic, {})
+            if successor is None or topic not in successor.subscriptions:
+                subscribers.pop(former.connection, None)
+            if not subscribers:
+                self._subscribers.pop(topic, None)
             if self.subscriptions.get(topic) is not subscription:
                 continue
-            others = [
-                member.subscriptions[topic]
-                for member in self.members.values()
-                if topic in member.subscriptions
-            ]
+            others = [self.members[connection].subscriptions[topic] for connection in subscribers]
             if others:
                 self.subscriptions[topic] = max(others, key=lambda entry: entry.sub_version)
             else:
@@ -208,6 +234,8 @@ class Clients:
         self.member_changed: Callable[[str, int], None] = lambda group, connection: None
         """Called with a consumer group and a connection when that member comes, leaves, or changes what it
         wants. The group itself may not have changed."""
+        self.convert: Callable[[Member], object] = lambda member: None
+        """Makes what the data plane gets of a consumer. It raises before anything is kept."""
         self._expiry_ms = int(expiry_s * 1000)
         self._changed = changed
         self._consumers: dict[str, ConsumerGroup] = {}
@@ -318,14 +346,18 @@ class Clients:
             member.size = known.size
         else:
             member.size = member_size(member.subscriptions.values())
+        member.standing = self.convert(member)
         self.budget.change(
             member.connection, _consumers(group.name), known.size if known else None, member.size
         )
         self._consumers[group.name] = group
         model = group.message_model
         member.broadcasting = data.message_model == BROADCASTING
-        group.consume_type = data.consume_type
-        group.consume_from_where = data.consume_from_where
+        # Whatever else a client says is not worth keeping.
+        if data.consume_type in CONSUME_TYPES:
+            group.consume_type = data.consume_type
+        if data.consume_from_where in CONSUME_FROM:
+            group.consume_from_where = data.consume_from_where
         self._of(member.connection)[0].add(group.name)
         change = group.put(member)
         if change is Change.NOTHING and model != group.message_model:

@@ -54,8 +54,11 @@ UPDATES_AT_ONCE = 64
 """Groups of a list that are changed before other requests have their turn."""
 CONFIG_BYTES = 320
 """About the size of a group in a table, without its name and attributes."""
-FORBIDDEN_MAX = 10_000
-"""The most topics that one group can be kept from."""
+FORBIDDEN_MAX = 1_000
+"""The most topics that one group can be kept from. Each change writes all of them."""
+FORBIDDEN_BY_ALL_MAX = 50_000
+"""The same for all groups together: the topics need not exist."""
+RETRY_POLICIES = ("CUSTOMIZED", "EXPONENTIAL")
 NO_READING = 1 << 2
 """Apache's encoding: the bit whose number is the read permission."""
 
@@ -267,10 +270,19 @@ class Groups:
         bits = topics.pop(topic, 0) & ~NO_READING | (NO_READING if forbidden else 0)
         if bits:
             topics[topic] = bits
-        if len(topics) > FORBIDDEN_MAX:
+        more = len(topics) - len(self._forbidden.get(group, {}))
+        if more > 0 and len(topics) > FORBIDDEN_MAX:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"group {group} is kept from {FORBIDDEN_MAX} topics already, which is the limit",
+                f"group {group} is kept from {len(topics) - 1} topics already, the limit is {FORBIDDEN_MAX}: "
+                "allow some again",
+            )
+        kept = sum(map(len, self._forbidden.values())) if more > 0 else 0
+        if kept + more > FORBIDDEN_BY_ALL_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"groups are kept from topics {kept} times already, the limit is {FORBIDDEN_BY_ALL_MAX}: "
+                "allow some again, or delete unused groups",
             )
         self._forbidden[group] = topics
         if not topics:
@@ -374,6 +386,12 @@ def check_dead_letters(topic: str, groups: Groups) -> None:
 
 
 def _fault(config: SubscriptionGroupConfig) -> str | None:
+    if config.group_retry_policy.type not in RETRY_POLICIES:
+        known = " or ".join(RETRY_POLICIES)
+        policy = config.group_retry_policy.type[:32]
+        return (
+            f"group {config.group_name} asks for the retry policy {policy!a}, which is unknown; use {known}"
+        )
     # Zero is allowed: messages that such a group fails at do not come again.
     if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
         return (

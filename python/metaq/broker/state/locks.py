@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -11,7 +12,7 @@ from metaq._core import Clock
 from metaq.broker.options import LEASE_MS
 from metaq.broker.state.broker_own import check_group
 from metaq.broker.state.client_limits import LockLimits
-from metaq.broker.state.clients import Clients
+from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.topics import Topics
 from metaq.journal.journal import Journal, NotWritten, Unwritten
 from metaq.protocol import names
@@ -30,6 +31,9 @@ TABLE = "locks"
 """In the journal: `group@topic@queue` → the client that may read it. When the lease ends is not there: the
 next master gives every owner a whole one."""
 QUEUES_PER_REQUEST_MAX = 10_000
+
+QUEUES_AT_ONCE = 256
+"""Queues of a request that are locked or unlocked before other requests have their turn."""
 
 QueueKey = tuple[str, int]
 """Topic and queue."""
@@ -54,6 +58,31 @@ class Lease:
     ends_ms: int
     sender: Sender = field(default=UNKNOWN, compare=False)
     """The connection that asked for it last; unknown if another master gave the lease."""
+
+
+class _Owner:
+    """The client with one id, which owns leases of a group. It is looked up among the members once for a
+    request, however many queues that names."""
+
+    def __init__(self, clients: Clients | None, group: str, client_id: str) -> None:
+        self._clients = clients
+        self._group = group
+        self._client_id = client_id
+        self._found: tuple[Member | None] | None = None
+
+    def speaks(self, lease: Lease, sender: Sender) -> bool:
+        """Whether the owner of the lease speaks, and not somebody else who knows its client id."""
+        if lease.sender.connection == sender.connection or self._clients is None:
+            return True
+        if self._found is None:
+            live = self._clients.consumer_group(self._group)
+            since_ms = self._clients.heard_since_ms()
+            self._found = (None if live is None else live.find(self._client_id, since_ms),)
+        (member,) = self._found
+        if member is None:
+            # A client that has lost its connection may not have sent a heartbeat on the next one yet.
+            return lease.sender.host == sender.host
+        return member.connection == sender.connection
 
 
 Leases = dict[str, dict[QueueKey, Lease]]
@@ -130,6 +159,7 @@ class QueueLocks:
         now_ms = self._clock.now_ms()
         granted: list[MessageQueue] = []
         fault: Refused | None = None
+        owner = _Owner(self._clients, group, client_id)
         for queue in queues:
             queue_key = (queue.topic, queue.queue_id)
             lease = self._leases.get(group, {}).get(queue_key)
@@ -144,7 +174,7 @@ class QueueLocks:
                     continue
                 self._touch(group, queue_key)
             renewed_by = sender
-            if lease is not None and is_own and not self._is_owner(group, lease, sender):
+            if lease is not None and is_own and not owner.speaks(lease, sender):
                 renewed_by = lease.sender
             self._put(group, queue_key, Lease(client_id, now_ms + self._lease_ms, renewed_by))
             granted.append(queue)
@@ -157,24 +187,14 @@ class QueueLocks:
     ) -> None:
         """Releases the queues that are the client's, if it is the client that asks; others stay."""
         leases = self._leases.get(group, {})
+        owner = _Owner(self._clients, group, client_id)
         for queue in queues:
             queue_key = (queue.topic, queue.queue_id)
             lease = leases.get(queue_key)
             is_own = lease is not None and lease.client_id == client_id
-            if lease is not None and is_own and self._is_owner(group, lease, sender):
+            if lease is not None and is_own and owner.speaks(lease, sender):
                 self._drop(group, queue_key)
                 self._touch(group, queue_key)
-
-    def _is_owner(self, group: str, lease: Lease, sender: Sender) -> bool:
-        """Whether the owner of the lease speaks, and not somebody else who knows its client id."""
-        if lease.sender.connection == sender.connection or self._clients is None:
-            return True
-        live = self._clients.consumer_group(group)
-        member = None if live is None else live.find(lease.client_id, self._clients.heard_since_ms())
-        if member is None:
-            # A client that has lost its connection may not have sent a heartbeat on the next one yet.
-            return lease.sender.host == sender.host
-        return member.connection == sender.connection
 
     def _limit_fault(self, group: str, sender: Sender) -> Refused | None:
         """Why this sender gets no further lock in the group."""
@@ -240,7 +260,7 @@ class QueueLocks:
     @handles(LockBatchQueues)
     async def lock_batch_queues(self, command: LockBatchQueues, request: Request) -> Response:
         asked = await self._read(request)
-        granted = self.lock(asked.consumer_group, asked.client_id, asked.mq_set, _sender(request))
+        granted = await self._lock_in_steps(asked, _sender(request))
         is_new = self._unwritten.is_behind
         try:
             await self.keep()
@@ -250,19 +270,42 @@ class QueueLocks:
         except NotWritten as error:
             # A full disk must not keep anybody from reading.
             _log.error("locks of group %s are not written yet: %s", asked.consumer_group, error)
-        return Response(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
+        body = LockBatchResponseBody(lock_ok_mq_set=granted)
+        if len(granted) <= QUEUES_AT_ONCE:
+            return Response(body=body.encode())
+        return Response(body=await self._pools.look_ups.run(request.connection, body.encode))
+
+    async def _lock_in_steps(self, asked: LockBatchRequestBody, sender: Sender) -> list[MessageQueue]:
+        granted: list[MessageQueue] = []
+        for first in range(0, len(asked.mq_set), QUEUES_AT_ONCE):
+            queues = asked.mq_set[first : first + QUEUES_AT_ONCE]
+            try:
+                granted += self.lock(asked.consumer_group, asked.client_id, queues, sender)
+            except Refused:
+                # It may own some of the queues that are left.
+                if first + QUEUES_AT_ONCE >= len(asked.mq_set) and not granted:
+                    raise
+            await asyncio.sleep(0)
+        return granted
 
     @handles(UnlockBatchQueues)
     def unlock_batch_queues(self, command: UnlockBatchQueues, request: Request) -> Awaitable[None] | None:
         if not is_short(request.body):
             return self._unlock_later(request)
         asked = _checked(LockBatchRequestBody.decode(request.body))
+        if len(asked.mq_set) > QUEUES_AT_ONCE:
+            return self._unlock_in_steps(asked, _sender(request))
         self.unlock(asked.consumer_group, asked.client_id, asked.mq_set, _sender(request))
         return None
 
     async def _unlock_later(self, request: Request) -> None:
-        asked = await self._read(request)
-        self.unlock(asked.consumer_group, asked.client_id, asked.mq_set, _sender(request))
+        await self._unlock_in_steps(await self._read(request), _sender(request))
+
+    async def _unlock_in_steps(self, asked: LockBatchRequestBody, sender: Sender) -> None:
+        for first in range(0, len(asked.mq_set), QUEUES_AT_ONCE):
+            queues = asked.mq_set[first : first + QUEUES_AT_ONCE]
+            self.unlock(asked.consumer_group, asked.client_id, queues, sender)
+            await asyncio.sleep(0)
 
     async def _read(self, request: Request) -> LockBatchRequestBody:
         body = request.body

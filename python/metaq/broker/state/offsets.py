@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -104,6 +105,9 @@ class Offsets:
                     self._unwritten = taken | self._unwritten
                 raise
             self._data_version = version
+            for key, (committed, resets) in taken.items():
+                if not committed and not resets:
+                    self._parts.pop(key, None)
             return True
 
     def collect(self) -> None:
@@ -130,6 +134,7 @@ class Offsets:
 
     def follow(self, key: str, value: bytes | None) -> None:
         """Takes over the offsets that this replica's master has written. Raises ValueError."""
+        _check_part(key)
         topic, group = topic_and_group(key.rpartition("@")[0])
         if value is None:
             if key.endswith("@0"):
@@ -199,18 +204,39 @@ class Offsets:
     async def get_all_consumer_offset(self, command: GetAllConsumerOffset, request: Request) -> Response:
         version = self._data_version
         groups = [config.group_name for config in self._groups]
+        known = frozenset(groups)
 
         def collect() -> bytes:
             answer = BoundedAnswer(GetAllConsumerOffset)
             table: dict[str, dict[int, int]] = {}
+
+            def add(topic: str, group: str) -> None:
+                queues = self._plane.offsets_of(group, topic)
+                answer.add(len(topic) + len(group) + QUEUE_BYTES * len(queues), lines=len(queues))
+                table[f"{topic}@{group}"] = queues
+
             for group in answer.stepwise(groups):
                 for topic in answer.stepwise(self._plane.topics_of_group(group)):
-                    queues = self._plane.offsets_of(group, topic)
-                    answer.add(len(topic) + len(group) + QUEUE_BYTES * len(queues), lines=len(queues))
-                    table[f"{topic}@{group}"] = queues
-            return encode_offsets(table, version)
+                    add(topic, group)
+            # A group that was deleted may have left offsets. Apache's brokers send them as well.
+            for topic in answer.stepwise(self._store.topics()):
+                for group in answer.stepwise(self._plane.groups_of_topic(topic)):
+                    if group not in known:
+                        add(topic, group)
+            return answer.encoded(_OffsetFile(table, version))
 
         return Response(body=await self._pools.administration.run(request.connection, collect))
+
+
+@dataclass(frozen=True, slots=True)
+class _OffsetFile:
+    """The table for replicas."""
+
+    table: OffsetTable
+    version: DataVersion
+
+    def encode(self) -> bytes:
+        return encode_offsets(self.table, self.version)
 
 
 def offset_changes(table: str, key: str, queues: Mapping[int, int], parts: int) -> Iterable[Change]:
@@ -227,9 +253,15 @@ def offset_changes(table: str, key: str, queues: Mapping[int, int], parts: int) 
 def offsets_in(journal: Journal, table: str) -> dict[str, dict[int, int]]:
     """`topic@group` → queue → offset. Raises MetadataDamaged."""
     offsets: dict[str, dict[int, int]] = {}
-    for key, queues in journal.decoded(table, _decode_part).items():
+    for key, queues in journal.decoded(table, _decode_part, _check_part).items():
         offsets.setdefault(key.rpartition("@")[0], {}).update(queues)
     return offsets
+
+
+def _check_part(key: str) -> None:
+    """Raises ValueError for the part of an offset file of RocketMQ that holds what cannot be read."""
+    if not key.rpartition("@")[2].isdecimal():
+        raise ValueError("a queue or an offset is out of its range")
 
 
 def _decode_part(content: bytes) -> dict[int, int]:

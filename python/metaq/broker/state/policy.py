@@ -12,7 +12,7 @@ import msgspec
 from metaq._core import BrokerPlane, StandingSubscription, tag_codes
 from metaq.broker.functions.call import Call
 from metaq.broker.sql92 import BadExpression
-from metaq.broker.state.clients import Clients, ConsumerGroup
+from metaq.broker.state.clients import Clients, ConsumerGroup, Member
 from metaq.broker.state.filters import Filters, is_tags
 from metaq.broker.state.groups import SYSTEM_GROUPS, Groups
 from metaq.broker.state.limits import NO_LIMIT, Rates, consume_rates, send_rates
@@ -114,12 +114,15 @@ class PolicyFeed:
             if not members:
                 self._members.pop(group, None)
         elif group in self._groups_sent:
-            subscriptions = [
-                (member.version_of(topic), self._compiled(entry))
-                for topic, entry in member.subscriptions.items()
-            ]
+            subscriptions = self.convert_member(member)
             self._members.setdefault(group, {})[connection] = subscriptions
             self._plane.put_member(group, connection, member.broadcasting, subscriptions)
+
+    def convert_member(self, member: Member) -> list[tuple[int, StandingSubscription]]:
+        """The subscriptions of a member as the data plane keeps them, with their versions."""
+        return [
+            (member.version_of(topic), self._compiled(entry)) for topic, entry in member.subscriptions.items()
+        ]
 
     def _compiled(self, subscription: SubscriptionData) -> StandingSubscription:
         key = _key(subscription)

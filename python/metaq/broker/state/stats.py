@@ -132,9 +132,12 @@ class Statistics:
         """Takes one sample; called every `SAMPLE_INTERVAL_S`, from one thread at a time."""
         now_ms = self._clock.now_ms()
         grown: dict[tuple[str, str], int] = {}
+        found: dict[str, dict[int, int]] = {}
         for topic, ends in self._store.queue_ends().items():
             grown[TOPIC_PUT, topic] = self._put_since(topic, ends)
-            self._ends[topic] = dict(ends)
+            found[topic] = dict(ends)
+        # Those of deleted topics go.
+        self._ends = found
         with self._counting:
             consumed, self._consumed = self._consumed, {}
             forgotten, self._forgotten = self._forgotten, set()

@@ -189,7 +189,10 @@ class Topics:
         )
 
     def ensure_retry_topic(self, group: str, queues: int, *, order: bool | None = None) -> TopicConfig | None:
-        """The group's retry topic if it had to be created or changed; None if it was there."""
+        """The group's retry topic if it had to be created or changed; None if it was there.
+
+        It becomes ordered with the first member that reads in order, and stays so. Members that differ must
+        not change it with every heartbeat."""
         name = names.retry_topic(group)
         existing = self._table.get(name)
         if existing is None:
@@ -202,8 +205,8 @@ class Topics:
                     order=bool(order),
                 )
             )
-        if order is not None and existing.order != order:
-            return self.put(msgspec.structs.replace(existing, order=order))
+        if order and not existing.order:
+            return self.put(msgspec.structs.replace(existing, order=True))
         return None
 
     def ensure_dead_letter_topic(self, group: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,13 +34,17 @@ TASKS_MAX: Final = 1024
 TASKS_PER_CONNECTION_MAX: Final = 128
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Queued:
     """A request that waits for a slot."""
 
     rest: Unfinished
     request: Request
     began_s: float
+
+
+_Line = OrderedDict[_Queued, None]
+"""Requests in the order of their turns. One in the middle can be taken out as fast as the first one."""
 
 
 class Pump:
@@ -79,8 +83,10 @@ class Pump:
         """The requests under way, with their connections."""
         self._asking: dict[int, set[asyncio.Future[Any]]] = {}
         """Connection → its requests under way that only ask."""
-        self._queued: tuple[deque[_Queued], deque[_Queued], deque[_Queued]] = (deque(), deque(), deque())
+        self._queued: tuple[_Line, _Line, _Line] = (OrderedDict(), OrderedDict(), OrderedDict())
         """Requests that wait for a slot: vital ones, the only ones of their connections, and others."""
+        self._queued_of: dict[int, dict[_Queued, _Line]] = {}
+        """Connection → its requests that wait for a slot, and in which line."""
         self._set_aside: dict[int, set[asyncio.Future[Any]]] = {}
         """Connection → its requests that wait for another client."""
         self._clients_s: dict[asyncio.Future[Any], float] = {}
@@ -263,7 +269,9 @@ class Pump:
             self._start(queued)
         else:
             self._slots.wait(request.connection)
-            self._queued[0 if is_vital else 1 if is_new else 2].append(queued)
+            line = self._queued[0 if is_vital else 1 if is_new else 2]
+            line[queued] = None
+            self._queued_of.setdefault(request.connection, {})[queued] = line
 
     def _start(self, queued: _Queued) -> None:
         rest, request = queued.rest, queued.request
@@ -279,23 +287,32 @@ class Pump:
         vital, new, others = self._queued
         while True:
             if vital and self._slots.has_room(is_vital=True):
-                queued = vital.popleft()
+                line = vital
             elif new and self._slots.has_room(is_new=True):
-                queued = new.popleft()
+                line = new
             elif others and self._slots.has_room():
-                queued = others.popleft()
+                line = others
             else:
                 return
-            self._start(queued)
-            self._slots.end_wait(queued.request.connection)
+            self._start_first(line)
+
+    def _start_first(self, line: _Line) -> None:
+        queued = next(iter(line))
+        self._leave_line(queued)
+        self._start(queued)
+        self._slots.end_wait(queued.request.connection)
+
+    def _leave_line(self, queued: _Queued) -> None:
+        of_connection = self._queued_of[queued.request.connection]
+        del of_connection.pop(queued)[queued]
+        if not of_connection:
+            del self._queued_of[queued.request.connection]
 
     def _start_all(self) -> None:
         """Starts the requests that wait, whether there are slots or not."""
         for line in self._queued:
             while line:
-                queued = line.popleft()
-                self._start(queued)
-                self._slots.end_wait(queued.request.connection)
+                self._start_first(line)
 
     def _finished(self, request: Request, began_s: float, task: asyncio.Future[None]) -> None:
         connection = self._tasks.pop(task)
@@ -314,18 +331,11 @@ class Pump:
         """Gives up the requests of a connection that has closed, apart from changes that have begun."""
         for task in (*self._set_aside.get(connection, ()), *self._asking.get(connection, ())):
             task.cancel()
-        for line in self._queued:
-            if all(queued.request.connection != connection for queued in line):
-                continue
-            kept = []
-            for queued in line:
-                if queued.request.connection == connection and queued.rest.command.ends_with_connection:
-                    queued.rest.drop()
-                    self._slots.end_wait(connection)
-                else:
-                    kept.append(queued)
-            line.clear()
-            line.extend(kept)
+        for queued in list(self._queued_of.get(connection, ())):
+            if queued.rest.command.ends_with_connection:
+                self._leave_line(queued)
+                queued.rest.drop()
+                self._slots.end_wait(connection)
 
     def _abandon(self, connection: int, reason: str) -> None:
         for future in self._waiting.pop(connection, {}).values():

@@ -46,3 +46,25 @@ def test_a_long_filter_is_cut() -> None:
 
 def test_all_switches_are_listed_as_changeable() -> None:
     assert set(WIRE_NAMES) < set(CHANGEABLE_SETTINGS)
+
+
+def test_each_subscription_is_looked_at_once() -> None:
+    looks = 0
+
+    class Topic(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            nonlocal looks
+            looks += 1
+            return super().__hash__()
+
+    group = ConsumerGroup("g")
+    for number in range(200):
+        each = member(number)
+        names = [Topic(f"t{number}-{topic}") for topic in range(10)]
+        each.subscriptions = {name: SubscriptionData(topic=name, sub_string="*") for name in names}
+        group.members[number] = each
+    looks = 0
+    assert len(list(conflicts_of(group))) == 2_000
+    assert looks < 10 * 2_000, "and not once for each of 200 members"

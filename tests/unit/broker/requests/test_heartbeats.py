@@ -412,3 +412,16 @@ def test_many_requests_with_one_new_expression_compile_it_once(
 
     asyncio.run(scenario())
     assert len(compiling_threads) == 1
+
+
+def test_members_that_differ_in_order_change_the_retry_topic_once(desk: Desk) -> None:
+    desk.tables.topics.put(TopicConfig(topic_name="ordered", order=True))
+    desk.tables.topics.put(TopicConfig(topic_name="plain"))
+    versions = []
+    for turn in range(10):
+        topic = "plain" if turn % 2 else "ordered"
+        data = ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic=topic)])
+        desk.beat(HeartbeatData(client_id="c", consumer_data_set=[data]).encode(), connection=turn % 2 + 1)
+        versions.append(desk.tables.topics.data_version.counter)
+    assert len(set(versions[1:])) == 1, "no further entry of the journal, and no registration"
+    assert desk.tables.topics.get("%RETRY%g").order

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.broker.requests.relays import physical_offset_of
+from metaq.broker.requests.relays import STATUS_BYTES_MAX, _Told, physical_offset_of
 from metaq.protocol.errors import ProtocolError
+from metaq.settings import MIB
 
 
 def test_a_message_id_ends_with_the_physical_offset() -> None:
@@ -31,3 +32,12 @@ def test_no_text_does_harm(text: str) -> None:
             assert physical_offset_of(attempt) >= 0
         except ProtocolError:
             continue
+
+
+def test_answers_that_are_too_long_together_are_not_kept() -> None:
+    told = _Told()
+    for connection in range(100):
+        told.add(connection, bytes(MIB))
+        assert sum(map(len, told.bodies.values())) <= STATUS_BYTES_MAX
+    assert told.size_bytes == 100 * MIB, "the refusal says how long they are"
+    assert not told.bodies

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from metaq.broker.state import delay_progress
 from metaq.broker.state.apache_files import export_config, open_journal, read_files
+from metaq.broker.state.offsets import OFFSETS, RESETS, offsets_in
 from metaq.errors import CommandError
 from metaq.held_file import HeldFile
 from metaq.journal.journal import Journal
@@ -108,3 +110,59 @@ def test_a_running_broker_is_not_exported(store: Path, tmp_path: Path) -> None:
     held.close()
     with pytest.raises(CommandError, match="not the directory of a broker"):
         asyncio.run(export_config(tmp_path / "elsewhere"))
+
+
+TOO_MUCH = "9" * 30
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "offsets", "levels", "set_aside"),
+    [
+        (
+            "consumerOffset.json",
+            f'{{{VERSION},"offsetTable":{{"orders@billing":{{0:5,1:{TOO_MUCH},{TOO_MUCH}:3,2147483647:4,-1:2}},'
+            '"orders@audit":[1],"orders@mail":{3:8}}}',
+            {"orders@billing": {0: 5}, "orders@mail": {3: 8}},
+            {"1": 12, "18": 3},
+            ["orders@audit@unreadable", "orders@billing@unreadable"],
+        ),
+        (
+            "delayOffset.json",
+            f'{{{VERSION},"offsetTable":{{1:{TOO_MUCH},18:3,{TOO_MUCH}:4}}}}',
+            {"orders@billing": {0: 5, 1: 6, 130: 7}},
+            {"18": 3},
+            ["1", TOO_MUCH],
+        ),
+        (
+            "consumerOffset.json",
+            f'{{"dataVersion":{{"counter":{TOO_MUCH}}},"offsetTable":{{"orders@mail":{{3:8}}}}}}',
+            {"orders@mail": {3: 8}},
+            {"1": 12, "18": 3},
+            [],
+        ),
+    ],
+)
+def test_values_out_of_their_range_are_set_aside(
+    store: Path,
+    name: str,
+    content: str,
+    offsets: dict[str, dict[int, int]],
+    levels: dict[str, int],
+    set_aside: list[str],
+) -> None:
+    (store / "config" / name).write_text(content)
+    journal = opened(store)
+    assert offsets_in(journal, OFFSETS) == offsets
+    offsets_in(journal, RESETS)
+    decode_offset, decode_level = delay_progress.decode_offset, delay_progress.decode_level
+    assert journal.decoded(delay_progress.TABLE, decode_offset, decode_level) == levels
+    kept = [json.loads(path.read_text()) for path in (store / "set-aside").glob("*.json")]
+    assert sorted(entry["key"] for entry in kept) == set_aside
+    assert all(entry["reason"] for entry in kept)
+
+
+@pytest.mark.parametrize("name", ["topics.json", "subscriptionGroup.json"])
+def test_a_version_out_of_its_range_stops_nobody(store: Path, name: str) -> None:
+    content = FILES[name].replace('"counter":3', f'"counter":{TOO_MUCH}')
+    (store / "config" / name).write_text(content)
+    assert opened(store).point == (1, 12)

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from metaq._core import Clock
 from metaq.broker.state.client_limits import MEMBER_BYTES, ClientLimits, Size
-from metaq.broker.state.clients import HOLDS_ID_MS, Change, Clients, ConsumerGroup, Member
+from metaq.broker.state.clients import (
+    GROUP_TOPICS_MAX,
+    HOLDS_ID_MS,
+    Change,
+    Clients,
+    ConsumerGroup,
+    Member,
+)
 from metaq.protocol.bodies import ConsumerData, SubscriptionData
 from metaq.protocol.errors import Refused
 
@@ -347,3 +354,69 @@ def test_what_is_remembered_counts_in_the_account_of_the_group() -> None:
     clients.remove_connection(1)
     clients.remove_connection(2)
     assert accounts == {"g": 0}
+
+
+def test_letting_go_of_topics_looks_only_at_their_other_subscribers(crowd: Crowd) -> None:
+    looks = Counter[str]()
+
+    class Watched(dict[str, SubscriptionData]):
+        def __contains__(self, topic: object) -> bool:
+            looks["asked"] += 1
+            return super().__contains__(topic)
+
+    for connection in range(1, 201):
+        crowd.join(connection, other=1)
+        member = crowd.group().members[connection]
+        member.subscriptions = Watched(member.subscriptions)
+    topics = {f"t{number}": 5 for number in range(100)}
+    crowd.join(500, **topics)
+    crowd.join(501, t0=4)
+    looks.clear()
+    crowd.join(500, **dict.fromkeys(topics, 1))
+    assert crowd.group().subscriptions["t0"].sub_version == 4
+    assert crowd.group().subscriptions["t1"].sub_version == 1
+    assert looks["asked"] == 0, "nobody asks 200 members about 100 topics that they do not subscribe to"
+    crowd.clients.remove_consumer("g", 500)
+    assert crowd.group().subscriptions.keys() == {"other", "t0"}
+    crowd.clients.remove_consumer("g", 501)
+    assert crowd.group()._subscribers.keys() == {"other"}
+
+
+def test_a_group_shows_a_limited_number_of_topics(crowd: Crowd) -> None:
+    crowd.join(1, honest=1)
+    for connection in range(2, 6):
+        crowd.join(connection, **{f"t{connection}-{number}": 1 for number in range(900)})
+    group = crowd.group()
+    assert len(group.subscriptions) == GROUP_TOPICS_MAX and "honest" in group.subscriptions
+    assert len(group.members[5].subscriptions) == 900, "each member gets what it asks for"
+    for connection in range(2, 5):
+        crowd.clients.remove_consumer("g", connection)
+    crowd.join(5, **{f"t5-{number}": 1 for number in range(900)})
+    assert len(crowd.group().subscriptions) == 901
+
+
+def test_a_consumer_that_the_data_plane_cannot_hold_is_not_kept(crowd: Crowd) -> None:
+    crowd.join(1, t=1)
+    crowd.taken_changes()
+    total = crowd.clients.budget.total
+
+    def refuse(member: Member) -> None:
+        raise OverflowError
+
+    crowd.clients.convert = refuse
+    for connection, group in ((2, "g"), (3, "h"), (1, "g")):
+        with pytest.raises(OverflowError):
+            crowd.join(connection, group, t=1, u=2)
+    assert crowd.taken_changes() == []
+    assert crowd.clients.budget.total == total
+    assert crowd.group().members.keys() == {1} and crowd.group().subscriptions.keys() == {"t"}
+    assert crowd.clients.consumer_group("h") is None
+
+
+def test_words_that_nobody_knows_are_not_kept(crowd: Crowd) -> None:
+    for words in ("CONSUME_ACTIVELY", "x" * 4_000):
+        where = "CONSUME_FROM_TIMESTAMP" if len(words) < 100 else words
+        data = ConsumerData(group_name="g", consume_type=words, consume_from_where=where)
+        crowd.clients.put_consumer(data, crowd.member(1))
+    shown = crowd.group().consume_type, crowd.group().consume_from_where
+    assert shown == ("CONSUME_ACTIVELY", "CONSUME_FROM_TIMESTAMP")

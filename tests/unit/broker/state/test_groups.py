@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from metaq.broker.requests.paging import page_of
+from metaq.broker.state import groups as groups_module
 from metaq.broker.state.groups import SYSTEM_GROUPS, Groups
 from metaq.protocol.bodies import (
     DataVersion,
@@ -172,3 +173,43 @@ def test_a_group_is_kept_from_a_topic_and_let_in_again(tables: Any, request_with
         command = UpdateAndGetGroupForbidden(group="nobody", topic="orders")
         asyncio.run(tables.groups.update_and_get_group_forbidden(command, request_with()))
     assert raised.value.code == 26
+
+
+def test_groups_are_kept_from_a_limited_number_of_topics(
+    tables: Any, monkeypatch: pytest.MonkeyPatch, request_with: Any
+) -> None:
+    groups: Groups = tables.groups
+    monkeypatch.setattr(groups_module, "FORBIDDEN_MAX", 2)
+    monkeypatch.setattr(groups_module, "FORBIDDEN_BY_ALL_MAX", 3)
+
+    def forbid(group: str, topic: str, readable: bool = False) -> None:
+        groups.find_or_create(group)
+        command = UpdateAndGetGroupForbidden(group=group, topic=topic, readable=readable)
+        asyncio.run(groups.update_and_get_group_forbidden(command, request_with()))
+
+    for topic in ("a", "b", "a"):
+        forbid("one", topic)
+    with pytest.raises(Refused, match="kept from 2 topics already, the limit is 2"):
+        forbid("one", "c")
+    forbid("two", "a")
+    with pytest.raises(Refused, match="topics 3 times already, the limit is 3"):
+        forbid("two", "b")
+    assert groups.forbidden_topics("one") == ["a", "b"]
+    assert groups.forbidden_topics("two") == ["a"]
+    forbid("one", "a", readable=True)
+    forbid("two", "b")
+
+
+def test_a_retry_policy_that_nobody_knows_is_not_kept(tables: Any, request_with: Any) -> None:
+    groups: Groups = tables.groups
+    command = UpdateAndCreateSubscriptionGroup()
+    for policy, is_known in (("EXPONENTIAL", True), ("x" * 4_000, False)):
+        config = SubscriptionGroupConfig(group_name=policy[:20])
+        config.group_retry_policy.type = policy
+        request = request_with(body=config.encode())
+        if is_known:
+            asyncio.run(groups.update_and_create_group(command, request))
+        else:
+            with pytest.raises(Refused, match="use CUSTOMIZED or EXPONENTIAL"):
+                asyncio.run(groups.update_and_create_group(command, request))
+        assert (groups.get(policy[:20]) is not None) == is_known

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from metaq.broker.state.locks import LEASE_MS, QueueLocks
-from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody, TopicConfig
+from metaq.broker.state.clients import Clients, ConsumerGroup, Member
+from metaq.broker.state.locks import LEASE_MS, QueueLocks, Sender
+from metaq.protocol.bodies import ConsumerData, LockBatchRequestBody, LockBatchResponseBody, TopicConfig
 from metaq.protocol.commands.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
@@ -124,3 +125,47 @@ def test_a_full_disk_keeps_nobody_from_reading(
     following = QueueLocks(tables.clock, tables.topics, tables.journal)
     following.load()
     assert following.lock("g", "b", ALL) == []
+
+
+def test_one_request_looks_for_its_owner_once(tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables.topics.put(TopicConfig(topic_name="orders", read_queue_nums=1_000, write_queue_nums=1_000))
+    clients = Clients(tables.clock, 120.0, lambda group, change: None)
+    clients.put_consumer(ConsumerData(group_name="g"), Member(1, "a", 0, 513, "h:1", tables.clock.now_ms()))
+    looks: list[str] = []
+    find = ConsumerGroup.find
+
+    def counted(group: ConsumerGroup, client_id: str, heard_since_ms: int) -> Member | None:
+        looks.append(client_id)
+        return find(group, client_id, heard_since_ms)
+
+    monkeypatch.setattr(ConsumerGroup, "find", counted)
+    locks = QueueLocks(tables.clock, tables.topics, tables.journal, clients=clients)
+    queues = [MessageQueue("broker-a", queue_id, "orders") for queue_id in range(1_000)]
+    locks.lock("g", "a", queues, Sender(1, "h"))
+    stranger = Sender(2, "x")
+    locks.lock("g", "a", queues, stranger)
+    locks.unlock("g", "a", queues, stranger)
+    assert len(looks) == 2, "and not once for each of 1,000 queues"
+    assert len(locks.held_by("g", "a")) == 1_000, "only the owner unlocks"
+
+
+def test_a_long_request_lets_others_have_their_turn(tables: Any, request_with: Any) -> None:
+    tables.topics.put(TopicConfig(topic_name="orders", read_queue_nums=1_000, write_queue_nums=1_000))
+    locks = QueueLocks(tables.clock, tables.topics, tables.journal)
+    queues = [MessageQueue("broker-a", queue_id, "orders") for queue_id in range(1_000)]
+    body = LockBatchRequestBody(client_id="a", consumer_group="g", mq_set=queues).encode()
+
+    async def both() -> None:
+        locked = asyncio.ensure_future(locks.lock_batch_queues(LockBatchQueues(), request_with(body)))
+        seen = set()
+        while not locked.done():
+            seen.add(len(locks.held_by("g", "a")))
+            await asyncio.sleep(0)
+        assert {256, 512, 768} <= seen
+        assert LockBatchResponseBody.decode((await locked).body).lock_ok_mq_set == queues
+        unlocked = locks.unlock_batch_queues(UnlockBatchQueues(), request_with(body))
+        assert unlocked is not None
+        await unlocked
+        assert locks.held_by("g", "a") == {}
+
+    asyncio.run(both())

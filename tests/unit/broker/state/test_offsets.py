@@ -287,3 +287,20 @@ def test_what_could_not_be_written_is_written_the_next_time(
     assert kept.restarted().loaded == {}
     assert kept.persist(u_at_g=({0: 1}, {}))
     assert kept.restarted().loaded == {"t@g": {0: 5}, "u@g": {0: 1}}
+
+
+def test_nothing_is_remembered_of_offsets_that_were_removed(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.persist(t_at_g=({0: 5, 70: 6}, {}))
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "pwrite", _full)
+        with pytest.raises(NotWritten):
+            kept.persist(t_at_g=({}, {}))
+    assert kept.persist(u_at_g=({0: 1}, {}))
+    assert kept.restarted().loaded == {"u@g": {0: 1}}, "all its parts are gone"
+    assert kept.offsets._parts == {}
+
+
+def _full(*arguments: object) -> None:
+    raise OSError(28, "No space left on device")

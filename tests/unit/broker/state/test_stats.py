@@ -159,3 +159,11 @@ def test_the_rates_of_all_topics_and_groups(watch: Watch) -> None:
     assert watch.statistics.rates() is rates, "computed once per sample"
     watch.pass_time(10)
     assert watch.statistics.rates() is not rates
+
+
+def test_nothing_is_remembered_of_topics_that_are_gone(watch: Watch) -> None:
+    for number in range(100):
+        watch.store.ends = {f"t{number}": {0: 5}}
+        watch.pass_time(10)
+    assert watch.statistics._ends.keys() == {"t99"}
+    assert (TOPIC_PUT, "t98") not in watch.statistics._series

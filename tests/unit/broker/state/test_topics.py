@@ -212,6 +212,8 @@ def test_attributes_are_set_changed_and_removed(tables: Any) -> None:
         ("+message.type=LOUD", "cannot be"),
         ("+queue.type=BatchCQ", "cannot be"),
         ("+reserve.time=soon", "whole number"),
+        ("+reserve.time=" + "9" * 21, "whole number"),
+        ("+reserve.time=--1", "whole number"),
         ("+reserve.time=1,+reserve.time=2", "twice"),
         ("+a=" + "x" * 5000, "the limit is 4096"),
     ],

@@ -269,3 +269,53 @@ fn immunity_times_as_properties_have_them() {
     assert_eq!(immunity_ms(Some(b"9223372036854775807")), i64::MAX);
     assert_eq!(immunity_ms(None), -1);
 }
+
+#[test]
+fn a_turn_looks_at_what_is_due_and_at_nothing_else() {
+    let mut ledger = Ledger::new(&TransactionSettings { renew_bytes_max: 8_192, ..settings() });
+    let immune = Kind { immunity_ms: 3_600_000, ..PLAIN };
+    for queue_offset in 0..5_000 {
+        ledger.open(queue_offset, Half::new(7, 1_000, 1_000, immune));
+    }
+    ledger.open(5_000, Half::new(7, 1_000, 1_000, PLAIN));
+    assert_eq!(ledger.due(&look(7_001), BYTES_MAX).len(), 1);
+    assert_eq!(ledger.schedule.looked_at, 1, "and not at 5,000 that wait");
+    // All are due, but the share of their address is used up after two.
+    assert_eq!(ledger.due(&look(61_001), BYTES_MAX).len(), 2);
+    assert_eq!(ledger.schedule.looked_at, 4);
+    // Copies of this turn are not looked at again.
+    for (queue_offset, half) in ledger.due(&look(61_002), BYTES_MAX) {
+        ledger.replace(queue_offset, queue_offset + 10_000, half.stored_again(8, 61_002));
+    }
+    ledger.schedule.looked_at = 0;
+    assert!(ledger.due(&look(61_002), BYTES_MAX).is_empty());
+    assert_eq!(ledger.schedule.looked_at, 1);
+}
+
+#[test]
+fn the_schedule_agrees_with_a_look_at_all_of_them() {
+    let mut ledger = Ledger::new(&TransactionSettings { renew_bytes_max: u64::MAX, ..settings() });
+    let mut number = 1_u64;
+    let mut random = |below: i64| {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (number >> 33) as i64 % below
+    };
+    for queue_offset in 0..500 {
+        let kind = Kind { immunity_ms: random(3) * 40_000 - 1, is_batch: random(2) == 0, ..PLAIN };
+        ledger.open(queue_offset, Half::new(7, 1 + random(50_000), 1 + random(60_000), kind));
+        if random(3) == 0 {
+            let copy = Half::new(8, 1 + random(50_000), 50_000 + random(50_000), kind);
+            ledger.replace(queue_offset, queue_offset + 1_000, copy);
+        }
+    }
+    for now_ms in (0..400_000).step_by(7_000) {
+        for renew_ms in [60_000, 9_000] {
+            let look = Look { renew_ms, count_max: usize::MAX, ..look(now_ms) };
+            let is_due = |half: &Half| half.stored_ms < now_ms && half.is_wanted(&look);
+            let all: Vec<i64> =
+                ledger.open.iter().filter(|(_, half)| is_due(half)).map(|(place, _)| *place).collect();
+            let due: Vec<i64> = ledger.due(&look, usize::MAX).into_iter().map(|(place, _)| place).collect();
+            assert_eq!(due, all, "at {now_ms}");
+        }
+    }
+}
