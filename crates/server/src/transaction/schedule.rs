@@ -79,7 +79,7 @@ impl Schedule {
     }
 }
 
-/// What follows a half message.
+/// Says whether the turn goes on after a half message.
 pub enum Taken {
     GoOn,
     AddressIsFull,
