@@ -79,7 +79,7 @@ impl Schedule {
     }
 }
 
-/// What follows a half message.
+/// Tells [`Schedule::take_due`] how to go on.
 pub enum Taken {
     GoOn,
     AddressIsFull,

@@ -136,7 +136,7 @@ class Statistics:
         for topic, ends in self._store.queue_ends().items():
             grown[TOPIC_PUT, topic] = self._put_since(topic, ends)
             found[topic] = dict(ends)
-        # Those of deleted topics go.
+        # This forgets deleted topics.
         self._ends = found
         with self._counting:
             consumed, self._consumed = self._consumed, {}
