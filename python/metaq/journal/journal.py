@@ -180,6 +180,10 @@ class Journal:
         entry = self._tables.get(table, {}).get(key)
         return None if entry is None else entry.value
 
+    def count(self, table: str) -> int:
+        """How many entries a table has."""
+        return len(self._tables.get(table, {}))
+
     def decoded(
         self, table: str, decode: Callable[[bytes], T], check_key: Callable[[str], object] = str
     ) -> dict[str, T]:

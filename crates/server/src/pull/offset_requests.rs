@@ -10,7 +10,7 @@ use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome, Refusal};
 use crate::policy::{Group, Policy, Topic};
 use crate::pull::admit::{closed_group, closed_topic};
-use crate::pull::offsets::Offsets;
+use crate::pull::offsets::{CommitFault, Offsets};
 use crate::pull::signs_of_life::SignsOfLife;
 use crate::pull::visible_end::VisibleEnd;
 
@@ -125,7 +125,12 @@ impl OffsetRequests {
         match self.offsets.commit_within(group, &header.topic, queue_id, committed_offset, ask.peer.id, end) {
             Ok(true) => ask.done(answers),
             Ok(false) => ask.done_with(answers, PREVIOUSLY_RESET),
-            Err(end) => {
+            Err(CommitFault::Full) => {
+                let remark = "[OVERLOAD] this broker has as many committed offsets as it may have: delete unused groups \
+                              with their offsets, or unused topics";
+                ask.refuse(answers, response_code::SYSTEM_BUSY, remark)
+            }
+            Err(CommitFault::Beyond(end)) => {
                 let remark = format!(
                     "offset {committed_offset} is beyond the end of queue {queue_id} of topic[{}], which is {end}",
                     header.topic

@@ -15,6 +15,20 @@ type Names = HashMap<String, BTreeSet<String>, RandomState>;
 /// Connections that a reset remembers. A connection that it forgets is sent to the new offset once more.
 const INFORMED_MAX: usize = 16;
 
+/// The pairs of a topic and a group that clients may commit offsets for. A pair takes about half a kilobyte.
+const PAIRS_MAX: usize = if cfg!(test) { 100 } else { 500_000 };
+/// The queues of all pairs together.
+const PLACES_MAX: usize = if cfg!(test) { 200 } else { 5_000_000 };
+
+/// Why an offset was not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitFault {
+    /// It lies beyond the end of the queue, which is this.
+    Beyond(i64),
+    /// There are as many offsets as there may be.
+    Full,
+}
+
 /// A reset of a group's offset that its consumer has not followed yet.
 #[derive(Clone, Debug)]
 struct Reset {
@@ -77,6 +91,8 @@ struct Table {
     changed: Vec<String>,
     topics_of_group: Names,
     groups_of_topic: Names,
+    /// The queues of all keys.
+    places: usize,
 }
 
 /// One `topic@group` with its committed offsets and with the resets that its consumers have not followed yet.
@@ -136,8 +152,9 @@ impl Offsets {
         KEY.with_borrow_mut(|key| {
             key.clear();
             write_key(key, group, topic);
-            self.commit_known(key, queue_id, committed_offset, true, peer)
-                .unwrap_or_else(|| self.commit_seen(key, queue_id, committed_offset, None, peer))
+            self.commit_known(key, queue_id, committed_offset, true, peer).unwrap_or_else(|| {
+                self.commit_seen(key, queue_id, committed_offset, None, peer).unwrap_or(false)
+            })
         })
     }
 
@@ -148,14 +165,15 @@ impl Offsets {
         committed_offset: i64,
         end_seen: Option<i64>,
         peer: u64,
-    ) -> bool {
+    ) -> Result<bool, CommitFault> {
         let mut table = self.table.write();
         match self.heed_reset(&mut table, key, queue_id, committed_offset, peer) {
-            ResetStep::Redirect(_) => return false,
+            ResetStep::Redirect(_) => return Ok(false),
             ResetStep::Ended => {}
+            ResetStep::None if table.is_full(key, queue_id) => return Err(CommitFault::Full),
             ResetStep::None => table.put_seen(key, queue_id, committed_offset, end_seen),
         }
-        true
+        Ok(true)
     }
 
     /// Applies an open reset to a consumer on this connection that is at this offset.
@@ -195,7 +213,7 @@ impl Offsets {
         committed_offset: i64,
         peer: u64,
         end: impl FnOnce() -> Result<i64, i64>,
-    ) -> Result<bool, i64> {
+    ) -> Result<bool, CommitFault> {
         KEY.with_borrow_mut(|key| {
             key.clear();
             write_key(key, group, topic);
@@ -203,8 +221,9 @@ impl Offsets {
                 return Ok(is_taken);
             }
             // The store may have to look on the disk, so nobody may wait for it.
-            let end_seen = if committed_offset == 0 { None } else { Some(end()?) };
-            Ok(self.commit_seen(key, queue_id, committed_offset, end_seen, peer))
+            let end_seen =
+                if committed_offset == 0 { None } else { Some(end().map_err(CommitFault::Beyond)?) };
+            self.commit_seen(key, queue_id, committed_offset, end_seen, peer)
         })
     }
 
@@ -245,7 +264,7 @@ impl Offsets {
         let mut table = self.table.write();
         let known = table.committed.get(&key).and_then(|committed| committed.queues.get(&queue_id));
         let is_later = known.is_none_or(|known| known.committed_offset < committed_offset);
-        if is_later && !table.is_reset(&key, queue_id) {
+        if is_later && !table.is_reset(&key, queue_id) && !table.is_full(&key, queue_id) {
             table.put(&key, queue_id, committed_offset);
         }
     }
@@ -316,7 +335,10 @@ impl Offsets {
         for (key, queues) in offsets {
             let place = |committed_offset| Place { committed_offset, end_seen: 0 };
             let queues = queues.into_iter().map(|(queue_id, offset)| (queue_id, place(offset))).collect();
-            *table.entry(&key) = Committed { queues, changed: false };
+            let committed = Committed { queues, changed: false };
+            let places = committed.queues.len();
+            let before = mem::replace(table.entry(&key), committed);
+            table.places = table.places + places - before.queues.len();
         }
     }
 
@@ -411,11 +433,24 @@ impl Table {
         let committed = self.entry(key);
         let known = committed.queues.get(&queue_id).copied();
         let end_seen = end_seen.or(known.map(|place| place.end_seen)).unwrap_or(0);
-        committed.queues.insert(queue_id, Place { committed_offset, end_seen });
+        let is_new = committed.queues.insert(queue_id, Place { committed_offset, end_seen }).is_none();
         if known.is_none_or(|place| place.committed_offset != committed_offset) {
             committed.note_change(key, &mut changed);
         }
         self.changed = changed;
+        self.places += usize::from(is_new);
+    }
+
+    /// Whether there is no room for an offset that nobody has committed yet.
+    fn is_full(&self, key: &str, queue_id: i32) -> bool {
+        if self.places < PLACES_MAX && self.committed.len() < PAIRS_MAX {
+            return false;
+        }
+        let known = self.committed.get(key);
+        if known.is_some_and(|committed| committed.queues.contains_key(&queue_id)) {
+            return false;
+        }
+        self.places >= PLACES_MAX || known.is_none()
     }
 
     /// The offsets of a key, which is listed by its group and its topic from then on.
@@ -432,9 +467,8 @@ impl Table {
     /// Returns the number of resets that were removed with the offsets.
     fn remove(&mut self, group: &str, topic: &str) -> usize {
         let key = key(group, topic);
-        if self.committed.remove(&key).is_none() {
-            return 0;
-        }
+        let Some(removed) = self.committed.remove(&key) else { return 0 };
+        self.places -= removed.queues.len();
         let resets = self.resets.remove(&key).map_or(0, |queues| queues.len());
         self.changed.push(key);
         unlist(&mut self.topics_of_group, group, topic);

@@ -196,9 +196,13 @@ class Messages:
         return Response(fields=found, body=body)
 
     @handles(GetEarliestMessageStoreTime)
-    def get_earliest_message_store_time(
+    async def get_earliest_message_store_time(
         self, command: GetEarliestMessageStoreTime, request: Request
     ) -> Response:
-        first = self._store.min_offset(command.topic, command.queue_id)
-        stored_ms = self._store.store_time_ms(command.topic, command.queue_id, first)
+        def read() -> int:
+            # The oldest message may have to come from the disk.
+            first = self._store.min_offset(command.topic, command.queue_id)
+            return self._store.store_time_ms(command.topic, command.queue_id, first)
+
+        stored_ms = await self._pools.look_ups.run(request.connection, read)
         return Response(fields=StoreTime(timestamp=stored_ms))

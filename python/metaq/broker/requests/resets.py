@@ -146,6 +146,7 @@ class Resets:
         """Resets a group in some topics, and writes that down once."""
 
         def reset() -> None:
+            self._parts.offsets.check_room(group, wanted)
             for topic, queues in wanted.items():
                 for queue_id, queue_offset in queues.items():
                     self._parts.plane.reset_offset(group, topic, queue_id, queue_offset)

@@ -18,8 +18,10 @@ from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.journal.journal import Change, Journal
 from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerOffsets, DataVersion
+from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.offsets import GetAllConsumerOffset
 from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
 from metaq.protocol.handling.bounded_answer import BoundedAnswer
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.ranges import Int32, Int64
@@ -33,6 +35,8 @@ commit to one queue of many does not write all of them."""
 RESETS = "resets"
 """In the journal, with the same keys: the resets that consumers have not followed yet."""
 PART_QUEUES = 64
+PARTS_MAX = 250_000
+"""Parts of all groups. Resets and copies add no further ones; the data plane limits what clients commit."""
 QUEUE_BYTES = 8
 """About the size of a queue in the table for replicas."""
 RECORD_BYTES_MIN = 91
@@ -90,6 +94,18 @@ class Offsets:
             topic, group = topic_and_group(key)
             for queue_id, queue_offset in queues.items():
                 self._plane.reset_offset(group, topic, queue_id, queue_offset)
+
+    def check_room(self, group: str, topics: Iterable[str]) -> None:
+        """Raises Refused if a reset of the group in these topics would make too many offsets."""
+        if self._journal.count(OFFSETS) < PARTS_MAX:
+            return
+        if all(self._plane.offsets_of(group, topic) for topic in topics):
+            return
+        raise Refused(
+            ResponseCode.SYSTEM_BUSY,
+            f"[OVERLOAD] this broker has committed offsets of {self._journal.count(OFFSETS)} topics and "
+            f"groups, the limit is {PARTS_MAX}: delete unused groups with their offsets, or unused topics",
+        )
 
     async def persist(self) -> bool:
         """Writes what has changed since the last time; False if nothing has."""

@@ -294,7 +294,7 @@ def test_nothing_found_is_told(desk: Desk) -> None:
 
 def test_the_time_of_the_first_message(desk: Desk, request_with: Any) -> None:
     command = GetEarliestMessageStoreTime(topic="t", queue_id=0)
-    answer = desk.messages.get_earliest_message_store_time(command, request_with())
+    answer = asyncio.run(desk.messages.get_earliest_message_store_time(command, request_with()))
     assert answer.header() == {"timestamp": "1005"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
@@ -53,6 +54,9 @@ class FakeStore:
 
 class FakeOffsets:
     persisted = 0
+
+    def check_room(self, group: str, topics: Iterable[str]) -> None:
+        pass
 
     async def persist(self) -> bool:
         self.persisted += 1

@@ -22,7 +22,7 @@ from metaq.broker.state.offsets import (
 )
 from metaq.journal.journal import NotWritten
 from metaq.protocol.bodies import DataVersion
-from metaq.protocol.errors import ProtocolError
+from metaq.protocol.errors import ProtocolError, Refused
 
 # Pretty and with bare integers as keys, as Apache's broker writes it.
 APACHE_FILE = b"""{
@@ -300,6 +300,20 @@ def test_nothing_is_remembered_of_offsets_that_were_removed(
     assert kept.persist(u_at_g=({0: 1}, {}))
     assert kept.restarted().loaded == {"u@g": {0: 1}}, "all its parts are gone"
     assert kept.offsets._parts == {}
+
+
+def test_resets_add_no_offsets_past_the_limit(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {("g", "t"): {0: 5}}
+    monkeypatch.setattr(
+        kept.plane, "offsets_of", lambda group, topic: known.get((group, topic), {}), raising=False
+    )
+    kept.persist(t_at_g=({0: 5}, {}))
+    kept.offsets.check_room("new", ["t"])
+    monkeypatch.setattr("metaq.broker.state.offsets.PARTS_MAX", 1)
+    kept.offsets.check_room("g", ["t"])
+    for group, topics in (("new", ["t"]), ("g", ["t", "u"])):
+        with pytest.raises(Refused, match="the limit is 1: delete unused groups"):
+            kept.offsets.check_room(group, topics)
 
 
 def _full(*arguments: object) -> None:

@@ -34,14 +34,18 @@ fn the_end_of_a_queue_is_looked_up_only_for_offsets_beyond_the_last_one() {
         })
     };
     assert_eq!(commit(0, 0), Ok(true));
-    assert_eq!(commit(1, 0), Err(0));
+    assert_eq!(commit(1, 0), Err(CommitFault::Beyond(0)));
     assert_eq!((commit(3, 10), commit(10, 10), commit(2, 10)), (Ok(true), Ok(true), Ok(true)));
-    assert_eq!(commit(11, 10), Err(10));
+    assert_eq!(commit(11, 10), Err(CommitFault::Beyond(10)));
     assert_eq!(commit(11, 20), Ok(true));
     assert_eq!((asked, offsets.get("g", "t", 0)), (4, Some(11)));
     offsets.remove(None, Some("t"));
     let gone = offsets.commit_within("g", "t", 0, 1, HERE, || Err(0));
-    assert_eq!((gone, offsets.get("g", "t", 0)), (Err(0), None), "the topic was deleted, its ends with it");
+    assert_eq!(
+        (gone, offsets.get("g", "t", 0)),
+        (Err(CommitFault::Beyond(0)), None),
+        "the topic was deleted, its ends with it"
+    );
 }
 
 #[test]
@@ -154,4 +158,28 @@ fn a_reset_goes_with_its_group() {
     assert_eq!(pull(&offsets, 9, HERE), ResetStep::None);
     offsets.assign("g", "t", 0, 3);
     assert_eq!(offsets.get("g", "t", 0), Some(3));
+}
+
+#[test]
+fn there_is_a_limit_to_offsets_that_nobody_has_committed_yet() {
+    let offsets = Offsets::default();
+    let commit = |group: &str, queue_id, committed_offset| {
+        offsets.commit_within(group, "t", queue_id, committed_offset, HERE, || Ok(9))
+    };
+    offsets.load(HashMap::from([("t@loaded".to_owned(), (0..150).map(|queue_id| (queue_id, 5)).collect())]));
+    for queue_id in 0..50 {
+        assert_eq!(commit("g", queue_id, 0), Ok(true));
+    }
+    assert_eq!(commit("g", 50, 0), Err(CommitFault::Full), "200 queues");
+    assert!(!offsets.commit("g", "t", 50, 0, HERE));
+    offsets.advance("g", "t", 50, 1);
+    assert_eq!(offsets.get("g", "t", 50), None);
+    assert_eq!((commit("g", 49, 3), commit("loaded", 7, 9)), (Ok(true), Ok(true)), "known ones go on");
+    offsets.remove(Some("loaded"), None);
+    for number in 0..99 {
+        assert_eq!(commit(&format!("g{number}"), 0, 0), Ok(true));
+    }
+    assert_eq!(commit("one-more", 0, 0), Err(CommitFault::Full), "100 pairs");
+    assert_eq!(commit("g", 51, 0), Ok(true), "another queue of a known pair");
+    assert!(!offsets.table.read().topics_of_group.contains_key("one-more"), "nothing is kept of it");
 }
