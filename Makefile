@@ -94,6 +94,11 @@ docs: setup ## Write the generated parts anew: docs/configuration.md, docs/comma
 requirements: $(UV_INSTALLED) ## Write requirements/*.txt from the .in files; ARGS="--upgrade-package NAME" to take a newer version
 	@$(BIN)/python scripts/requirements.py $(ARGS)
 
+.PHONY: jars
+jars: setup-python ## Write tests/support/jars.sha256, the checksums of all jars, after a pom.xml changed
+	@scripts/require.sh java maven
+	@$(BIN)/python -m tests.support.jar_checksums
+
 .PHONY: bench
 bench: setup-test $(BENCH_INSTALLED) ## Measure against RocketMQ and Kafka in alternating rounds; ARGS="--help" tells how
 	@exec $(BIN)/python -m bench $(ARGS)

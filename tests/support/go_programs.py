@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from tests.support.processes import find_tool
 
 BUILD_TIMEOUT_S = 1200
-HELM = ("helm.sh/helm/v3/cmd/helm", "v3.12.3")
+HELM = (Path(__file__).parents[1] / "integration" / "deploy" / "helm", "helm.sh/helm/v3/cmd/helm")
 """The last release that Debian's Go 1.19 compiles."""
 
 
@@ -28,23 +29,34 @@ def go_program(folder: Path, name: str) -> Path:
     return program
 
 
-def go_tool(module: str, version: str) -> Path:
-    """Returns a tool of a module, kept outside the repository because it takes minutes to build."""
+def go_tool(folder: Path, package: str) -> Path:
+    """Returns a tool, kept outside the repository because it takes minutes to build.
+
+    The folder's go.mod has its version, and go.sum the checksums of all its modules.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metaq" / "tools"
-    program = cache / f"{module.rpartition('/')[2]}-{version}"
+    name = package.rpartition("/")[2]
+    program = cache / f"{name}-{_version(folder, package)}"
     if not program.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as fresh:
-            _run("install", f"{module}@{version}", directory=cache, GOBIN=fresh)
-            (Path(fresh) / module.rpartition("/")[2]).replace(program)
+            _run("build", "-buildvcs=false", "-o", str(Path(fresh) / name), package, directory=folder)
+            (Path(fresh) / name).replace(program)
     return program
 
 
-def _run(*arguments: str, directory: Path, **variables: str) -> None:
+def _version(folder: Path, package: str) -> str:
+    """Returns the version of the module that has the package, from go.mod."""
+    for module, version in re.findall(r"(?m)^require (\S+) (\S+)$", (folder / "go.mod").read_text()):
+        if package.startswith(f"{module}/"):
+            return str(version)
+    raise RuntimeError(f"{folder.name}/go.mod does not require the module of {package}")
+
+
+def _run(*arguments: str, directory: Path) -> None:
     done = subprocess.run(
         [find_tool("go", "Go (Debian: golang-go)"), *arguments],
         cwd=directory,
-        env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
