@@ -199,6 +199,10 @@ def test_barriers_in_any_order_and_replays(make_mirror: Make, spark: SparkSessio
         b'{"v":1,"kind":"snapshot","seq":"ff","database":"d","table":"t","state":"end","begun":"ff",'
         b'"queues":1,"queue":Infinity}'
     ]
+    strangers += [
+        b'{"v":1,"kind":"rows","database":"d","table":"t","schema":1,"changes":[{"seq":"ff","op":"insert",'
+        b'"row":"no object"}]}'
+    ]
     mirroring.send(*strangers)
     done = mirroring.sync()
     assert done.details["batches"] >= 2

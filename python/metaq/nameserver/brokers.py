@@ -13,6 +13,8 @@ from metaq.protocol.names import MASTER_ID
 
 LIVING_MS: Final = 75_000
 """No broker is silent for longer: all of them register at least once a minute."""
+NEWCOMER_MS: Final = 600_000
+"""A broker that came later than this has proved little."""
 _SUBNET_BITS: Final = 64
 
 
@@ -85,6 +87,10 @@ class Replicas:
     acting_master: bool = False
     zone: str | None = None
     brokers: dict[int, Broker] = field(default_factory=dict)
+    master: Party | None = None
+    """The last master; None if none has been seen."""
+    led_until_ms: int = 0
+    """When the last master left; counts while there is none."""
 
     def data(self) -> BrokerData:
         return BrokerData(
@@ -98,6 +104,33 @@ class Replicas:
     @property
     def has_master(self) -> bool:
         return MASTER_ID in self.brokers
+
+    def acting(self) -> Broker | None:
+        """The replica that is shown as master while there is none.
+
+        Everybody may register as a replica, so a replica acts only if it has the key of the last master. If
+        none has it, the lowest of those acts that were there before the master left. A replica that came much
+        later than another one does not count, and if no master has been seen, the lowest of all acts.
+        """
+        if not self.acting_master or self.has_master:
+            return None
+        able = list(self.brokers.values())
+        master = self.master
+        if master is not None:
+            same = [broker for broker in able if broker.party.has_same_key(master)]
+            able = same or [broker for broker in able if broker.joined_ms <= self.led_until_ms]
+        if not able:
+            return None
+        first_ms = min(broker.joined_ms for broker in able)
+        able = [broker for broker in able if broker.joined_ms - first_ms < NEWCOMER_MS]
+        return min(able, key=lambda broker: broker.broker_id)
+
+    def may_bring_topics(self, broker_id: int) -> bool:
+        """Whether this replica brings the topics of its name, because there is no master."""
+        if self.master is None:
+            return min(self.brokers) == broker_id
+        acting = self.acting()
+        return acting is not None and acting.broker_id == broker_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,10 @@ class NameServer:
         self._brokers = BrokerRequests(self.routes, self.key_values, self._options, clock)
         handlers = Handlers(
             self._brokers,
-            RouteRequests(self.routes, self.key_values, self._options, limits.nameserver_operator_requests),
+            RouteRequests(
+                *(self.routes, self.key_values, self._options, limits.nameserver_operator_requests),
+                clock=clock,
+            ),
             self.key_values,
             self._options,
         )

@@ -227,11 +227,13 @@ class RouteRequests:
         key_values: KeyValues,
         options: Options,
         operators: OperatorSources = "local",
+        clock: Clock | None = None,
     ) -> None:
         self._routes = routes
         self._key_values = key_values
         self._options = options
         self._operators: OperatorSources = operators
+        self._clock = clock or Clock()
         self._lists = WorkPool("lists", 1)
 
     @handles(GetRouteInfoByTopic)
@@ -355,7 +357,7 @@ class RouteRequests:
         for data in queues:
             if not (0 <= data.read_queue_nums <= QUEUES_MAX and 0 <= data.write_queue_nums <= QUEUES_MAX):
                 raise ProtocolError(f"a topic may have up to {QUEUES_MAX} queues on a broker")
-        self._routes.put_queues(command.topic, queues, request.connection)
+        self._routes.put_queues(command.topic, queues, request.connection, self._clock.now_ms())
 
 
 def _registration(command: RegisterBroker, request: Request, topics: TopicConfigTable) -> Registration:

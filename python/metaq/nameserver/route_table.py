@@ -13,7 +13,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final, TypeVar, cast
 
-from metaq.nameserver.brokers import Broker, Registration, Replicas
+from metaq.nameserver.brokers import Broker, Registration, Replicas, source_of
 from metaq.nameserver.claims import (
     EPOCH_MAX,
     Claims,
@@ -23,6 +23,7 @@ from metaq.nameserver.claims import (
     may_follow,
 )
 from metaq.nameserver.shares import Shares
+from metaq.nameserver.topic_shares import TopicShares
 from metaq.nameserver.topic_table import STEP_TOPICS, TopicTable
 from metaq.protocol.bodies import (
     READ,
@@ -60,6 +61,7 @@ class RouteTable:
         self._topics = TopicTable(self._limits)
         self._claims = Claims()
         self._shares = Shares(self._limits)
+        self._topic_shares = TopicShares(self._limits, self._replicas, self._topics, self._shares)
 
     @property
     def broker_topics_max(self) -> int:
@@ -84,20 +86,19 @@ class RouteTable:
     ) -> Generator[None, None, Broker | None]:
         """Does the same in short steps, between which others may ask for routes and register. No other
         registration over the same connection may come in between."""
-        for newcomer in self._check(registration, now_ms):
-            _warn(newcomer.remote, "broker %s %d at %s makes room for others", *newcomer.identity)
-            self._remove(newcomer, now_ms, keep=False)
+        self._make_room(self._check(registration, now_ms), now_ms)
         self._leave_former_place(registration, now_ms)
-        replicas = self._replicas.setdefault(
-            registration.name, Replicas(registration.cluster, registration.name)
-        )
-        replicas.cluster = registration.cluster
+        replicas = self._replicas_of(registration)
         known = self._by_address.get(registration.address)
         self._take_id(registration, replicas, now_ms)
         broker = self._new_broker(registration, known, now_ms)
         replicas.brokers[broker.broker_id] = broker
-        if min(replicas.brokers) == broker.broker_id:
-            # A replica says nothing for its master.
+        if broker.broker_id == MASTER_ID:
+            replicas.master = broker.party
+        if broker.broker_id == MASTER_ID or (
+            replicas.master is None and min(replicas.brokers) == broker.broker_id
+        ):
+            # A replica says nothing for its master, not even while that is away.
             replicas.acting_master = bool(registration.acting_master)
             replicas.zone = registration.zone
         if known is not None:
@@ -107,21 +108,41 @@ class RouteTable:
         if broker.connection >= 0:
             self._by_connection[broker.connection] = broker.address
         for step in self._topics_to_take(registration, replicas, known, drop_missing_topics):
+            self._topics.sweep()  # The topics of those that made room go first.
             step()
             yield
             if self._by_address.get(broker.address) is not broker or min(replicas.brokers) < broker.broker_id:
                 return None  # It has left meanwhile, or its master is here.
         return replicas.brokers.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
 
+    def _replicas_of(self, new: Registration) -> Replicas:
+        """The brokers of this name. If they were all gone, their last master is still known for a while."""
+        replicas = self._replicas.get(new.name)
+        if replicas is None:
+            replicas = self._replicas[new.name] = Replicas(new.cluster, new.name)
+            master = self._shares.reserved_master(new.name)
+            if master is not None:
+                replicas.master, replicas.led_until_ms = master.party, master.left_ms
+        replicas.cluster = new.cluster
+        return replicas
+
+    def _make_room(self, leaving: Collection[Broker], now_ms: int) -> None:
+        for newcomer in leaving:
+            if self._by_address.get(newcomer.address) is newcomer:
+                _warn(newcomer.remote, "broker %s %d at %s makes room for others", *newcomer.identity)
+                self._remove(newcomer, now_ms, keep=False)
+
     def _new_broker(self, new: Registration, known: Broker | None, now_ms: int) -> Broker:
         """The broker of a registration; `known` is the one that was registered at its address."""
         same = known is not None and known.party.owner == new.party.owner
         stays = same and known is not None and known.broker_id == new.broker_id
+        joined_ms = known.joined_ms if known is not None and same else now_ms
         if known is None:
             _note(new.remote, "broker %s %d at %s is here", new.name, new.broker_id, new.address)
             kept = self._shares.reserved_for(new)
             if kept is not None:
                 self._shares.took(kept)
+                joined_ms -= kept.held_ms
         elif not stays:
             self._remember(known)
         return Broker(
@@ -135,7 +156,7 @@ class RouteTable:
             expiry_ms=self._bounded_expiry_ms(new.expiry_ms),
             connection=new.connection,
             since_ms=known.since_ms if known is not None and stays else now_ms,
-            joined_ms=known.joined_ms if known is not None and same else now_ms,
+            joined_ms=joined_ms,
             party=new.party,
         )
 
@@ -160,6 +181,8 @@ class RouteTable:
         replicas = self._replicas[broker.name]
         if replicas.brokers.get(broker.broker_id) is broker:
             del replicas.brokers[broker.broker_id]
+            if broker.broker_id == MASTER_ID:
+                replicas.led_until_ms = now_ms
         self._remember(broker)
         self._claims.forget(id_place(broker.name, broker.broker_id))
         self._claims.forget(address_place(broker.address))
@@ -225,6 +248,8 @@ class RouteTable:
             broker.seen_ms += by_ms
             broker.since_ms += by_ms
             broker.joined_ms += by_ms
+        for replicas in self._replicas.values():
+            replicas.led_until_ms += by_ms
         self._claims.shift_time(by_ms)
         self._shares.shift_time(by_ms)
 
@@ -244,13 +269,19 @@ class RouteTable:
 
     # Topics
 
-    def put_queues(self, topic: str, queues: list[QueueData], connection: int | None = None) -> None:
+    def put_queues(
+        self, topic: str, queues: list[QueueData], connection: int | None = None, now_ms: int = 0
+    ) -> None:
         """Sets the topic's queues on the named brokers. Brokers that are unknown, or whose master registered
         over another connection, are left out. The cost does not depend on how many other topics there are."""
         known = [data for data in queues if self._is_led(data.broker_name, connection)]
+        leaving: list[Broker] = []
         for data in known:
             if data.perm or data.read_queue_nums or data.write_queue_nums:
-                self._check_topics(data.broker_name, (topic,))
+                brokers = self._replicas[data.broker_name].brokers
+                source = brokers[min(brokers)].party.source
+                leaving += self._room_for_topics(data.broker_name, source, (topic,), now_ms)
+        self._make_room(leaving, now_ms)
         for data in known:
             if data.perm or data.read_queue_nums or data.write_queue_nums:
                 self._topics.put(topic, data)
@@ -283,7 +314,7 @@ class RouteTable:
 
     def route(self, topic: str, *, acting_master: bool = True) -> TopicRouteData | None:
         """The route of a topic, or None. If a broker name has lost its master, allows an acting one and has
-        no writable queues, its lowest replica is shown as master, so that consumers that need one go on."""
+        no writable queues, one of its replicas is shown as master, so that consumers that need one go on."""
         queues = self._topics.of(topic)
         if not queues:
             return None
@@ -292,11 +323,10 @@ class RouteTable:
             return None
         if acting_master and not topic.startswith(MEMBERS_TOPIC_PREFIX):
             for data in brokers:
-                writable = queues[data.broker_name].perm & WRITE
-                if data.enable_acting_master and MASTER_ID not in data.broker_addrs and not writable:
-                    lowest = min(data.broker_addrs)
-                    address = data.broker_addrs.pop(lowest)
-                    data.broker_addrs = {MASTER_ID: address} | data.broker_addrs
+                acting = self._replicas[data.broker_name].acting()
+                if acting is not None and not queues[data.broker_name].perm & WRITE:
+                    del data.broker_addrs[acting.broker_id]
+                    data.broker_addrs = {MASTER_ID: acting.address} | data.broker_addrs
         return TopicRouteData(broker_datas=brokers, queue_datas=[queues[name] for name in sorted(queues)])
 
     def cluster_info(self) -> ClusterInfo:
@@ -346,8 +376,7 @@ class RouteTable:
 
     def _is_led(self, name: str, connection: int | None) -> bool:
         """Whether the broker name is known and the connection is that of its master."""
-        replicas = self._replicas.get(name)
-        if replicas is None or connection is None:
+        if (replicas := self._replicas.get(name)) is None or connection is None:
             return replicas is not None
         master = replicas.brokers.get(MASTER_ID)
         return master is not None and master.connection == connection
@@ -393,14 +422,18 @@ class RouteTable:
                 ResponseCode.SYSTEM_ERROR, f"the first registration of {new.name} must bring all its topics"
             )
         kept = None if new.address in self._by_address else self._shares.reserved_for(new)
-        self._check_topics(new.name, new.topics.topic_config_table, 0 if kept is None else kept.topics)
+        topics, kept_topics = new.topics.topic_config_table, 0 if kept is None else kept.topics
+        leaving = self._room_for_topics(new.name, source_of(new.remote), topics, now_ms, kept_topics)
         if new.address in self._by_address or kept is not None or holder is not None:
-            return []
-        return self._shares.room_for(new, self._by_address.values(), members, now_ms)
+            return leaving
+        return leaving + self._shares.room_for(new, self._by_address.values(), members, now_ms)
 
-    def _check_topics(self, name: str, topics: Collection[str], kept: int = 0) -> None:
-        """Raises Refused if there is no room for these topics. `kept` of the places are kept for them."""
-        self._topics.check_room(name, topics, self._shares.reserved_topics - kept)
+    def _room_for_topics(
+        self, name: str, source: str, topics: Collection[str], now_ms: int, kept: int = 0
+    ) -> list[Broker]:
+        """Returns the brokers that make room for these topics; raises Refused if there is none. `kept` of the
+        places are kept for them."""
+        return self._topic_shares.room_for(name, source, self._topics.added(name, topics), kept, now_ms)
 
     def _check_cluster(self, new: Registration, replicas: Replicas, now_ms: int) -> None:
         """Raises Refused if living brokers of this name are in another cluster."""
@@ -469,7 +502,10 @@ class RouteTable:
         if (broker.cluster, broker.name) != (new.cluster, new.name):
             self._remove(broker, now_ms, keep=False)
         elif broker.broker_id != new.broker_id:
-            del self._replicas[broker.name].brokers[broker.broker_id]
+            replicas = self._replicas[broker.name]
+            del replicas.brokers[broker.broker_id]
+            if broker.broker_id == MASTER_ID:
+                replicas.led_until_ms = now_ms
             self._claims.forget(id_place(broker.name, broker.broker_id))
 
     def _take_id(self, new: Registration, replicas: Replicas, now_ms: int) -> None:
@@ -478,6 +514,7 @@ class RouteTable:
         if former is not None and former.address != new.address:
             self._remove_address(former)
             self._remember(former)
+            self._claims.forget(address_place(former.address))
             _warn(
                 new.remote,
                 "%s (from %s) is id %d of %s in place of %s",
@@ -492,9 +529,8 @@ class RouteTable:
         self, new: Registration, replicas: Replicas, known: Broker | None, drop_missing: bool
     ) -> Iterator[Callable[[], None]]:
         """Steps that take the topics of a registration into the table."""
-        lowest = min(replicas.brokers) == new.broker_id
         leads = new.broker_id == MASTER_ID
-        if not leads and not (lowest and new.acting_master is not None):
+        if not leads and not (new.acting_master is not None and replicas.may_bring_topics(new.broker_id)):
             return
         changed = (
             known is None or known.broker_id != new.broker_id or known.version != new.topics.data_version
@@ -504,7 +540,7 @@ class RouteTable:
         def put(some: Collection[tuple[str, TopicConfig]]) -> None:
             held = self._topics.on(new.name)
             for topic, config in some:
-                if changed or topic not in held:
+                if topic not in held or (changed and (leads or replicas.master is None)):
                     self._topics.put(topic, _queue_data(new.name, config, writable=leads))
 
         def drop(some: Collection[str]) -> None:

@@ -4,7 +4,8 @@ Everybody may register, so one machine could use up the places of all. These rul
 
 - One machine has at most `nameserver_brokers_per_address_max` brokers.
 - A broker that leaves may come back: nobody else gets its place, or the room of its topics, for as long as it
-  was there, at least `RESERVED_MS_MIN` and at most `RESERVED_MS_MAX`.
+  was there, at least `RESERVED_MS_MIN` and at most `RESERVED_MS_MAX`. When it is back, its former time
+  counts.
 - If all places are taken, a newcomer gets one from the machine that has the most, if that one has at least
   two more. First go places that are kept for brokers that left. Then go brokers that came within
   `NEWCOMER_MS`: those first that register a host from which they do not connect, the latest first. Brokers
@@ -18,14 +19,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from metaq.nameserver.brokers import Broker, Party, Registration, source_of
+from metaq.nameserver.brokers import NEWCOMER_MS, Broker, Party, Registration, source_of
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.protocol.names import MASTER_ID
 from metaq.settings import NameServerSettings
 
 RESERVED_MS_MIN: Final = 30_000
 RESERVED_MS_MAX: Final = 3_600_000
-NEWCOMER_MS: Final = 600_000
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Reserved:
     broker_id: int
     party: Party
     held_ms: int
+    left_ms: int
     until_ms: int
     topics: int
     """The topics that it had and that nobody else has under its name."""
@@ -66,6 +68,15 @@ class Shares:
         """Machine → its brokers and the places that are kept for it."""
         self.reserved_topics = 0
 
+    @property
+    def reserved(self) -> Collection[Reserved]:
+        """The places that are kept."""
+        return self._reserved.values()
+
+    def free(self, kept: Reserved) -> None:
+        """Gives a place away that was kept."""
+        self._drop(kept.place)
+
     def came(self, broker: Broker) -> None:
         self._by_source[broker.party.source] += 1
 
@@ -76,7 +87,7 @@ class Shares:
         """Keeps the place of a broker that left, with room for this many topics."""
         held_ms = max(now_ms - broker.joined_ms, 0)
         until_ms = now_ms + min(max(held_ms, RESERVED_MS_MIN), RESERVED_MS_MAX)
-        kept = Reserved(broker.name, broker.broker_id, broker.party, held_ms, until_ms, topics)
+        kept = Reserved(broker.name, broker.broker_id, broker.party, held_ms, now_ms, until_ms, topics)
         self._drop(kept.place)
         self._reserved[kept.place] = kept
         self._by_source[broker.party.source] += 1
@@ -86,6 +97,13 @@ class Shares:
         """The place that is kept for this broker."""
         of_name = [kept for kept in self._reserved.values() if kept.is_of(new)]
         return max(of_name, key=lambda kept: kept.party.address == new.address, default=None)
+
+    def reserved_master(self, name: str) -> Reserved | None:
+        """The place that is kept for a master of this name."""
+        of_name = (
+            kept for kept in self._reserved.values() if (kept.name, kept.broker_id) == (name, MASTER_ID)
+        )
+        return max(of_name, key=lambda kept: kept.held_ms, default=None)
 
     def took(self, kept: Reserved) -> None:
         """Its broker is back."""
@@ -98,6 +116,7 @@ class Shares:
 
     def shift_time(self, by_ms: int) -> None:
         for kept in self._reserved.values():
+            kept.left_ms += by_ms
             kept.until_ms += by_ms
 
     def room_for(

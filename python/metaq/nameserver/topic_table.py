@@ -29,6 +29,9 @@ class TopicTable:
         self._leftovers: list[tuple[str, dict[str, QueueData]]] = []
         """Brokers that are gone, and their topics that have not been dropped yet."""
         self.entries = 0
+        """The topics of all brokers, hidden ones included."""
+        self.shown = 0
+        """The same without those that `sweep` will drop."""
         self._list_bytes = 0
 
     def of(self, topic: str) -> Mapping[str, QueueData]:
@@ -42,28 +45,19 @@ class TopicTable:
         """The topics of a broker name; do not change them."""
         return self._by_name.get(name, _NOTHING)
 
-    def check_room(self, name: str, topics: Collection[str], reserved: int = 0) -> None:
-        """Raises Refused if this broker name, or all together, would have too many topics. Brokers that will
-        come back have places for `reserved` topics."""
+    def added(self, name: str, topics: Collection[str]) -> int:
+        """How many of these topics the broker name does not have yet. Raises Refused if it would have too
+        many."""
         known = self.on(name)
-        limits, entries = self._limits, self.entries + reserved
-        if (
-            len(known) + len(topics) <= limits.nameserver_broker_topics_max
-            and entries + len(topics) <= limits.nameserver_topics_max
-        ):
-            return  # They need not be counted.
-        added = sum(topic not in known for topic in topics)
-        if not added:
-            return
-        for option, limit, held in (
-            ("nameserver_broker_topics_max", limits.nameserver_broker_topics_max, len(known)),
-            ("nameserver_topics_max", limits.nameserver_topics_max, entries),
-        ):
-            if held + added > limit:
-                raise Refused(
-                    ResponseCode.SYSTEM_BUSY,
-                    f"{added} more topics of {name} would be more than {limit} ({option} of the name server)",
-                )
+        limit = self._limits.nameserver_broker_topics_max
+        added = sum(topic not in known for topic in topics) if known else len(topics)
+        if added and len(known) + added > limit:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{added} more topics of {name} would be more than {limit} "
+                "(nameserver_broker_topics_max of the name server)",
+            )
+        return added
 
     def put(self, topic: str, data: QueueData) -> None:
         queues = self._by_topic.get(topic)
@@ -73,7 +67,10 @@ class TopicTable:
         if data.broker_name not in queues:
             self.entries += 1
         queues[data.broker_name] = data
-        self._by_name.setdefault(data.broker_name, {})[topic] = data
+        topics = self._by_name.setdefault(data.broker_name, {})
+        if topic not in topics:
+            self.shown += 1
+        topics[topic] = data
         if data.topic_sys_flag:
             self._flagged[topic] = None
 
@@ -81,6 +78,7 @@ class TopicTable:
         self._drop_queues(topic, name)
         topics = self._by_name[name]
         del topics[topic]
+        self.shown -= 1
         if not topics:
             del self._by_name[name]
 
@@ -96,7 +94,9 @@ class TopicTable:
     def drop_all_on(self, name: str) -> None:
         """Drops the topics of a broker. If they are many, they are only hidden: `sweep` drops them."""
         if len(self.on(name)) > STEP_TOPICS:
-            self._leftovers.append((name, self._by_name.pop(name)))
+            hidden = self._by_name.pop(name)
+            self.shown -= len(hidden)
+            self._leftovers.append((name, hidden))
             return
         for topic in list(self.on(name)):
             self.drop(topic, name)

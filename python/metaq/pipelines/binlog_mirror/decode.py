@@ -22,6 +22,8 @@ BARRIER: Final = "barrier"
 READABLE: Final = "readable"
 """The column that is false for messages that binlog-sync cannot have written."""
 _MESSAGE: Final = "m"
+_OBJECT: Final = "map<string, string>"
+"""A row as every row is: an object. Another text would end the run where its columns are read."""
 
 
 def message_field(name: str) -> Column:
@@ -67,7 +69,7 @@ def _is_readable() -> Column:
             lambda change: (
                 change[Field.SEQUENCE].isNotNull()
                 & change[Field.OPERATION].isNotNull()
-                & change[Field.ROW].isNotNull()
+                & f.from_json(change[Field.ROW], _OBJECT).isNotNull()
             ),
         ),
     ).otherwise(f.col(BARRIER).isNotNull())
