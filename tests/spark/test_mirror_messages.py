@@ -1,4 +1,4 @@
-"""Messages that binlog-sync cannot have written are told apart before their rows are read."""
+"""Messages that binlog-sync cannot have written are found before their rows are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metaq.pipelines.binlog_sync.values.columns import Column, Definition
 
 
 def test_a_row_that_is_no_object_makes_its_message_foreign(spark: SparkSession) -> None:
-    """Such a row ended the run, again after every restart."""
+    """Before, such a row ended the run, and again after every restart."""
     good = ['{"id":1}', '{"id":{"x":[1]}}', "{}"]
     bad = ["x", "5", '[{"id":1}]', '{"id":1', "", "null"]
     head = {"v": 1, "kind": "rows", "database": "d", "table": "t", "schema": 1}

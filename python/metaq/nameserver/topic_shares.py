@@ -20,7 +20,7 @@ from metaq.protocol.errors import Refused
 from metaq.settings import NameServerSettings
 
 ADDRESS_SHARE: Final = 2
-"""One machine may have one part of so many."""
+"""The topics of one machine are at most the limit divided by this."""
 
 
 class TopicShares:
@@ -35,8 +35,8 @@ class TopicShares:
         self._shares = shares
 
     def room_for(self, name: str, source: str, added: int, kept: int, now_ms: int) -> list[Broker]:
-        """Returns the brokers that make room for so many more topics of a broker name, whose broker comes
-        from this machine. `kept` of the places are kept for it. Raises Refused if there is no room."""
+        """Returns the brokers that make room if a broker of this name and machine adds `added` topics.
+        `kept` of the places are kept for it. Raises Refused if there is no room."""
         total = self._topics.shown + self._shares.reserved_topics - kept
         limit = self._limits.nameserver_topics_max
         if not added or total + added <= limit // ADDRESS_SHARE:

@@ -79,11 +79,7 @@ impl Schedule {
     }
 }
 
-<<<<<<< HEAD
-/// Says whether the turn goes on after a half message.
-=======
 /// Tells [`Schedule::take_due`] how to go on.
->>>>>>> rbroker
 pub enum Taken {
     GoOn,
     AddressIsFull,
