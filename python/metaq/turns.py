@@ -1,7 +1,8 @@
 """The order in which connections get a thread, if many wait for a few.
 
-The connection that has used the least time is next; of those with the same time, the one that has waited
-longest. So a client that asks for little waits for the work that runs, not for a turn of each busy client.
+Connections that have not used any time yet are next, then the one that has used the least. So a client that
+asks for little waits for the work that runs, not for a turn of each busy client. Newcomers, however many,
+leave a quarter of the turns to the others.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import heapq
 import itertools
 from collections import deque
 
-FORGET_AT = 1_024
-"""Connections whose times are remembered before those that make no difference are forgotten."""
+NEWCOMERS_AT_ONCE = 3
+"""Turns of newcomers before one of a connection that has used time."""
+REMEMBERED_MAX = 1_024
+"""Connections whose times are remembered. Those with the most are remembered for longest."""
 
 
 class Turns:
@@ -20,15 +23,16 @@ class Turns:
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
-        self._next: list[tuple[float, int, int]] = []
-        """A heap of used time, arrival and connection, with one entry for each connection that waits."""
+        self._newcomers: deque[int] = deque()
+        self._known: list[tuple[float, int, int]] = []
+        """A heap of used time, arrival and connection. Each connection that waits is here once, or among the
+        newcomers."""
         self._arrivals = itertools.count()
         self._used_s: dict[int, float] = {}
         self._least_s = 0.0
-        """The used time that a new connection starts with, and one that was away. With less it could have all
-        turns until it has caught up. It grows by one share of the time, so a stream of newcomers has no more
-        than its shares."""
-        self._forget_at = FORGET_AT
+        """The used time of the connection of the heap that had the last turn. A connection that was away has
+        no less: otherwise it could have all turns until it has caught up."""
+        self._newcomers_in_a_row = 0
 
     def waiting(self, connection: int) -> int:
         return len(self._waiting.get(connection, ()))
@@ -41,21 +45,31 @@ class Turns:
 
     def take(self) -> asyncio.Future[None] | None:
         """The next turn that somebody still waits for."""
-        while self._next:
-            used_s, _, connection = heapq.heappop(self._next)
-            if used_s < self._used_s.get(connection, 0.0):
-                self._enqueue(connection)
-                continue
+        while self._waiting:
+            connection = self._next()
             turns = self._waiting[connection]
             turn = turns.popleft()
             if turns:
+                self._used_s.setdefault(connection, self._least_s)
                 self._enqueue(connection)
             else:
                 del self._waiting[connection]
             if not turn.done():
-                self._least_s = max(self._least_s, used_s)
                 return turn
         return None
+
+    def _next(self) -> int:
+        if self._newcomers and (self._newcomers_in_a_row < NEWCOMERS_AT_ONCE or not self._known):
+            self._newcomers_in_a_row += 1
+            return self._newcomers.popleft()
+        self._newcomers_in_a_row = 0
+        while True:
+            used_s, _, connection = heapq.heappop(self._known)
+            if used_s >= self._used_s.get(connection, 0.0):
+                self._least_s = used_s
+                return connection
+            # It has used more since it was put here.
+            self._enqueue(connection)
 
     def charge(self, connection: int, time_s: float) -> None:
         """Notes that a thread has worked for this connection."""
@@ -64,11 +78,13 @@ class Turns:
             self._least_s = 0.0
             return
         self._used_s[connection] = max(self._used_s.get(connection, 0.0), self._least_s) + time_s
-        self._least_s += time_s / (1 + len(self._waiting))
-        if len(self._used_s) > self._forget_at:
-            kept = {key: used_s for key, used_s in self._used_s.items() if used_s > self._least_s}
-            self._used_s, self._forget_at = kept, max(FORGET_AT, 2 * len(kept))
+        if len(self._used_s) > REMEMBERED_MAX:
+            most = heapq.nlargest(REMEMBERED_MAX // 2, self._used_s.items(), key=lambda item: item[1])
+            self._used_s = dict(most)
 
     def _enqueue(self, connection: int) -> None:
-        used_s = max(self._used_s.get(connection, 0.0), self._least_s)
-        heapq.heappush(self._next, (used_s, next(self._arrivals), connection))
+        used_s = self._used_s.get(connection)
+        if used_s is None:
+            self._newcomers.append(connection)
+        else:
+            heapq.heappush(self._known, (max(used_s, self._least_s), next(self._arrivals), connection))

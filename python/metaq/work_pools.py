@@ -1,8 +1,8 @@
 """Threads for work whose cost a client chooses.
 
-Such work never runs on the event loop. Each kind has threads of its own, so that no kind starves another, and
-within a kind the connection that has used the least time is next (`turns.py`). If the processors are busy,
-the threads that serve connections run first.
+Such work never runs on the event loop. Each kind has threads of its own, so that no kind starves another.
+Within a kind, newcomers and connections that have used little time are next (`turns.py`). If the processors
+are busy, the threads that serve connections run first.
 
 Work that nobody waits for any more does not begin. If it runs already, it ends at its next step
 (`let_event_loop_run`).

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from metaq.protocol.errors import Refused
-from metaq.turns import Turns
+from metaq.turns import REMEMBERED_MAX, Turns
 from metaq.work_pools import HELD_S, NICENESS, WorkPool, WorkPools, let_event_loop_run
 from tests.support.waiting import run, until
 
@@ -40,12 +40,12 @@ def test_connections_take_turns() -> None:
         assert pool.waiting(1) == 0
 
     run(scenario)
-    assert done[:3] == [1, 2, 3]
+    assert done.index(2) <= 3 and done.index(3) <= 4
     assert Counter(done) == {1: 5, 2: 1, 3: 2}
 
 
 def test_who_has_used_little_does_not_wait_for_all_who_have_used_much() -> None:
-    """Nine connections keep the thread busy. Who asks once waits for the work that runs, and for no other."""
+    """Nine connections keep the thread busy. A newcomer waits for the work that runs, and for one turn."""
     done: list[int] = []
 
     async def scenario() -> None:
@@ -55,10 +55,10 @@ def test_who_has_used_little_does_not_wait_for_all_who_have_used_much() -> None:
             for connection in range(9)
             for _ in range(40)
         ]
-        await until(lambda: len(done) > 9)
+        await until(lambda: len(done) > 20)
         before = len(done)
         await pool.run(9, lambda: done.append(9))
-        assert done.index(9) - before <= 2
+        assert done.index(9) - before <= 3
         for task in busy:
             task.cancel()
         await asyncio.gather(*busy, return_exceptions=True)
@@ -115,8 +115,8 @@ def test_a_stream_of_newcomers_has_no_more_than_its_share() -> None:
         assert turn is not None
         taken.append(whose[id(turn)])
         turns.charge(taken[-1], 1.0)
-    assert taken.count(0) > 50
-    assert len(turns._used_s) < 2_500, "connections that have left are forgotten"
+    assert taken.count(0) == 1_000
+    assert len(turns._used_s) <= REMEMBERED_MAX, "connections that have left are forgotten"
     loop.close()
 
 
