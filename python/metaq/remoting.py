@@ -28,6 +28,11 @@ _log = logging.getLogger(__name__)
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 _READ_BYTES: Final = 256 * 1024
+ANSWERING_MAX: Final = 4096
+ANSWERING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The requests of one peer that are under way, and their bodies. Others are refused."""
+UNREAD_BYTES_MAX: Final = 1024 * 1024
+"""Requests are not answered at once while the peer has this number of bytes to read."""
 
 Answered = Response | None
 OnRequest = Callable[[Frame], Answered | Awaitable[Answered]]
@@ -118,6 +123,7 @@ class Connection:
         self._opaques = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._answering: set[asyncio.Task[None]] = set()
+        self._answering_bytes = 0
         self._ended: str | None = None
         self._reading = asyncio.create_task(self._read(), name=f"read {address}")
 
@@ -134,14 +140,17 @@ class Connection:
     ) -> Self:
         """Connects. `binary` selects the binary encoding of headers instead of JSON. With credentials,
         requests are signed. Raises Unreachable."""
-        host, port = split_address(address)
         try:
+            host, port = split_address(address)
             async with asyncio.timeout(timeout):
                 reader, writer = await asyncio.open_connection(host, port)
         except TimeoutError:
             raise Unreachable(f"{address}: no connection within {timeout:g} s") from None
         except OSError as error:
             raise Unreachable(f"{address}: {error.strerror or error}") from None
+        except ValueError as error:
+            # Routes come from others: host names that cannot be looked up are addresses that do not answer.
+            raise Unreachable(f"{address!r} is not an address: {error}") from None
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             # Without this, writes to a host that vanished would be retried for a quarter of an hour.
             stream = writer.get_extra_info("socket")
@@ -249,29 +258,47 @@ class Connection:
 
     def _answer(self, frame: Frame) -> None:
         try:
-            if self._on_request is None:
-                remark = "this client does not answer requests"
+            if self._is_overloaded(frame):
                 answer: Answered | Awaitable[Answered] = Response(
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark
+                    ResponseCode.SYSTEM_BUSY, "this client answers too many requests already"
                 )
+            elif self._on_request is None:
+                remark = "this client does not answer requests"
+                answer = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
             else:
                 answer = self._on_request(frame)
         except Exception as error:
             answer = self._failed(frame, error)
         if answer is None or isinstance(answer, Response):
-            self._respond(frame, answer)
+            # Answers would pile up here if the peer sent requests and read nothing.
+            if self._writer.transport.get_write_buffer_size() <= UNREAD_BYTES_MAX:
+                self._respond(frame, answer)
             return
         task = asyncio.create_task(self._answer_later(frame, answer), name=f"answer {frame.code}")
         self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self._answering_bytes += len(frame.body)
+        task.add_done_callback(partial(self._answered, len(frame.body)))
+
+    def _is_overloaded(self, frame: Frame) -> bool:
+        return (
+            len(self._answering) >= ANSWERING_MAX
+            or self._answering_bytes + len(frame.body) > ANSWERING_BYTES_MAX
+        )
+
+    def _answered(self, body_bytes: int, task: asyncio.Task[None]) -> None:
+        self._answering.discard(task)
+        self._answering_bytes -= body_bytes
 
     async def _answer_later(self, frame: Frame, answer: Awaitable[Answered]) -> None:
         try:
             response = await answer
         except Exception as error:
             response = self._failed(frame, error)
-        if self._ended is None:
-            self._respond(frame, response)
+        with contextlib.suppress(OSError):
+            # The task counts until the peer has room for the answer.
+            await self._writer.drain()
+            if self._ended is None:
+                self._respond(frame, response)
 
     def _failed(self, frame: Frame, error: Exception) -> Response:
         if isinstance(error, Refused):

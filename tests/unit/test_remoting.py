@@ -26,7 +26,7 @@ from metaq.protocol.dispatch import Handlers, Request, Response, Unavailable, ha
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.pump import Pump
 from metaq.protocol.reply import Reply
-from metaq.remoting import Connection, Connections, split_address
+from metaq.remoting import ANSWERING_MAX, Connection, Connections, OnRequest, split_address
 from metaq.settings import ServerSettings
 from tests.support.waiting import run, until
 
@@ -417,3 +417,81 @@ def test_text_that_is_not_an_address(address: str) -> None:
 def test_addresses() -> None:
     assert split_address("localhost:9876") == ("localhost", 9876)
     assert split_address("[::1]:9876") == ("::1", 9876)
+
+
+@contextlib.asynccontextmanager
+async def connected_to(peer: bytes, on_request: OnRequest) -> AsyncIterator[Connection]:
+    """A connection to a peer that sends these bytes and reads nothing."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(peer)
+        with contextlib.suppress(OSError):
+            await writer.drain()
+            await ended.wait()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    connection = await Connection.open(f"127.0.0.1:{port}", on_request=on_request)
+    try:
+        yield connection
+    finally:
+        ended.set()
+        await connection.close()
+        server.close()
+
+
+def requests_of(count: int, body: bytes = b"") -> bytes:
+    code = GetConsumerRunningInfo.code
+    return b"".join(encode_frame(code, opaque=number, body=body) for number in range(count))
+
+
+@pytest.mark.parametrize(
+    "count, body_bytes, under_way_max", [(ANSWERING_MAX + 500, 0, ANSWERING_MAX), (12, 8 * 1024 * 1024, 8)]
+)
+def test_requests_of_a_peer_that_never_end_have_a_limit(
+    count: int, body_bytes: int, under_way_max: int
+) -> None:
+    requests = requests_of(count, bytes(body_bytes))
+
+    async def scenario() -> None:
+        begun = 0
+
+        async def never(_: Frame) -> None:
+            nonlocal begun
+            begun += 1
+            await asyncio.Event().wait()
+
+        async with connected_to(requests, never) as connection:
+            await until(lambda: begun >= under_way_max)
+            await asyncio.sleep(0.2)
+            assert begun == under_way_max == len(connection._answering)
+
+    run(scenario)
+
+
+def test_answers_do_not_pile_up_for_a_peer_that_reads_nothing() -> None:
+    async def scenario() -> None:
+        answered = 0
+
+        async def answer(_: Frame) -> Response:
+            nonlocal answered
+            answered += 1
+            return Response(body=bytes(256 * 1024))
+
+        async with connected_to(requests_of(2000), answer) as connection:
+            await until(lambda: answered == 2000)
+            await asyncio.sleep(0.2)
+            assert connection._writer.transport.get_write_buffer_size() < 8 * 1024 * 1024
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "a:1:x", "a..b:1", "a" * 70 + ":1", "a\x00b:1", ":1"])
+def test_an_address_that_cannot_be_one_does_not_answer(address: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(Unreachable):
+            await Connection.open(address)
+
+    run(scenario)

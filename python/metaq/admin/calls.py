@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, TypeVar
 
 from metaq.admin.results import BrokerFailure
+from metaq.client.session.answers import read_body
 from metaq.client.session.mistaken_address import name_servers_of
 from metaq.client.session.routes import NameServers, Route, Routes
 from metaq.credentials import Credentials
@@ -281,7 +282,7 @@ class Calls:
         return reply
 
     async def _ask_brokers(self) -> ClusterInfo:
-        info = ClusterInfo.decode((await self._ask_nameserver(GetBrokerClusterInfo())).body)
+        info = await read_body(ClusterInfo, (await self._ask_nameserver(GetBrokerClusterInfo())).body)
         self._brokers = {name: dict(data.broker_addrs) for name, data in info.broker_addr_table.items()}
         self._lost.clear()
         return info

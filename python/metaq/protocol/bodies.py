@@ -84,6 +84,9 @@ class AnswerBody(Body):
 
 # Routes
 
+ROUTE_BYTES_MAX: Final = 1024 * 1024
+"""Apache's name servers write the ids of brokers as bare keys. These are routes of some thousand brokers."""
+
 
 class BrokerData(Body):
     """The addresses of one broker name, by broker id; 0 is the master."""
@@ -108,6 +111,8 @@ class QueueData(Body):
 class TopicRouteData(AnswerBody):
     """The route of a topic: its brokers and queues."""
 
+    tolerant_bytes_max: ClassVar[int] = ROUTE_BYTES_MAX
+
     broker_datas: Rows[BrokerData] = always(factory=_sequence)
     filter_server_table: Entries[ShortText, Rows[ShortText]] = always(factory=_mapping)
     order_topic_conf: LongText | None = None
@@ -115,6 +120,7 @@ class TopicRouteData(AnswerBody):
 
 
 class ClusterInfo(AnswerBody):
+    tolerant_bytes_max: ClassVar[int] = ROUTE_BYTES_MAX
     broker_addr_table: Entries[ShortText, BrokerData] = always(factory=_mapping)
     cluster_addr_table: Entries[ShortText, Rows[ShortText]] = always(factory=_mapping)
 

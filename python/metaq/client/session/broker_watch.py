@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from metaq.client.session.answers import read_body
 from metaq.client.session.routes import AskNameServer, Routes
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import ClusterInfo
@@ -52,7 +53,7 @@ class BrokerWatch:
         if not missing and not is_due:
             return
         try:
-            info = ClusterInfo.decode((await self._ask(GetBrokerClusterInfo())).check().body)
+            info = await read_body(ClusterInfo, (await self._ask(GetBrokerClusterInfo())).check().body)
         except MetaqError as error:
             _log.info("the brokers of the cluster are not known now: %s", error)
             return

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from metaq.client.session.answers import read_body
 from metaq.client.session.mistaken_address import broker_for_name_server
 from metaq.errors import MetaqError, NoRoute
 from metaq.protocol.bodies import READ, WRITE, ClusterInfo, QueueData, TopicRouteData
@@ -23,6 +24,9 @@ _log = logging.getLogger(__name__)
 
 NEW_TOPIC_QUEUES_MAX: Final = 4
 """The number of queues that Java producers ask for when their first message creates a topic."""
+ROUTE_QUEUES_MAX: Final = 50_000
+"""The queues of one topic that a client uses. A broker chooses how many it reports, and a client keeps an
+object for each of them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,6 +53,8 @@ class Route:
     """The topic does not exist yet, and these are the queues that its first message would create."""
     acting_masters: frozenset[str] = frozenset()
     """Broker names of which a replica is shown as master, without writable queues, while there is none."""
+    left_out: frozenset[str] = frozenset()
+    """Broker names whose queues are too many, see ROUTE_QUEUES_MAX."""
 
     def may_lack_master(self, broker: str) -> bool:
         """Whether a broker without writable queues may only wait for a new master."""
@@ -57,17 +63,14 @@ class Route:
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, *, is_template: bool = False) -> Route:
         brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
-
-        def count(queues: QueueData, permission: int) -> int:
-            number = queues.write_queue_nums if permission == WRITE else queues.read_queue_nums
-            return min(number, NEW_TOPIC_QUEUES_MAX) if is_template else number
+        used, left_out = _used(data.queue_datas, NEW_TOPIC_QUEUES_MAX if is_template else None)
 
         def allowed(permission: int) -> list[Queue]:
             return sorted(
-                Queue(topic, queues.broker_name, queue_id)
-                for queues in data.queue_datas
-                if queues.perm & permission and queues.broker_name in brokers
-                for queue_id in range(count(queues, permission))
+                Queue(topic, broker, queue_id)
+                for broker, (allows, counts) in used.items()
+                if allows & permission and broker in brokers
+                for queue_id in range(counts[permission])
             )
 
         return cls(
@@ -79,6 +82,7 @@ class Route:
             {broker.broker_name: broker.cluster for broker in data.broker_datas},
             is_template,
             frozenset(broker.broker_name for broker in data.broker_datas if broker.enable_acting_master),
+            left_out,
         )
 
     def moved(self, broker: str, addresses: dict[int, str]) -> Route:
@@ -87,6 +91,30 @@ class Route:
         if MASTER_ID not in addresses:
             writable = [queue for queue in writable if queue.broker != broker]
         return replace(self, brokers={**self.brokers, broker: addresses}, writable=writable)
+
+
+def _used(
+    datas: Iterable[QueueData], queues_max: int | None
+) -> tuple[dict[str, tuple[int, dict[int, int]]], frozenset[str]]:
+    """Returns the permission and the numbers of queues of each broker, and the brokers that are left out.
+
+    Brokers with few queues come first: one that claims too many must not take the place of others. All
+    members of a group decide the same.
+    """
+    counts: dict[str, tuple[int, dict[int, int]]] = {}
+    for data in datas:
+        numbers = {READ: data.read_queue_nums, WRITE: data.write_queue_nums}
+        if queues_max is not None:
+            numbers = {permission: min(number, queues_max) for permission, number in numbers.items()}
+        counts.setdefault(data.broker_name, (data.perm, numbers))
+    used: dict[str, tuple[int, dict[int, int]]] = {}
+    room = ROUTE_QUEUES_MAX
+    for broker, found in sorted(counts.items(), key=lambda item: (max(item[1][1].values()), item[0])):
+        room -= max(0, *found[1].values())
+        if room < 0:
+            break
+        used[broker] = found
+    return used, frozenset(counts.keys() - used.keys())
 
 
 AskNameServer = Callable[[Command], Awaitable[Reply]]
@@ -198,6 +226,13 @@ class Routes:
         self._known.pop(topic, None)
         self._known[topic] = route
         self._made.discard(topic)
+        if route.left_out - (frozenset() if known is None else known.left_out):
+            _log.warning(
+                "topic %s has more than %d queues: those of %s are left out",
+                topic,
+                ROUTE_QUEUES_MAX,
+                ", ".join(sorted(route.left_out)[:10]),
+            )
         if not route.is_template:
             self._seen.add(topic)
         moved = self._move_others(route)
@@ -225,7 +260,7 @@ class Routes:
 
     async def _require_deleted(self, known: Route) -> None:
         """Raises a retriable NoRoute if a broker of the topic is away: it may come back and still have it."""
-        info = ClusterInfo.decode((await self._ask(GetBrokerClusterInfo())).check().body)
+        info = await self._cluster()
         if any(broker not in info.broker_addr_table for broker in known.brokers):
             raise NoRoute(
                 f"no route for topic {known.topic}: the name server answered, but one of its brokers is away",
@@ -244,7 +279,7 @@ class Routes:
             watcher(topic)
 
     async def _no_route(self, topic: str) -> NoRoute:
-        info = ClusterInfo.decode((await self._ask(GetBrokerClusterInfo())).check().body)
+        info = await self._cluster()
         if not info.broker_addr_table:
             return NoRoute(
                 f"no route for topic {topic}: the name server answered, but no broker is registered with it",
@@ -262,7 +297,10 @@ class Routes:
         reply = await self._ask(GetRouteInfoByTopic(topic=topic, accept_standard_json_only=True))
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return await self._without_acting(TopicRouteData.decode(reply.check().body))
+        return await self._without_acting(await read_body(TopicRouteData, reply.check().body))
+
+    async def _cluster(self) -> ClusterInfo:
+        return await read_body(ClusterInfo, (await self._ask(GetBrokerClusterInfo())).check().body)
 
     async def _without_acting(self, data: TopicRouteData) -> TopicRouteData:
         """Gives nodes that act as masters their own ids again.
@@ -279,7 +317,7 @@ class Routes:
             and broker.broker_name in read_only
         ]
         if doubtful:
-            info = ClusterInfo.decode((await self._ask(GetBrokerClusterInfo())).check().body)
+            info = await self._cluster()
             for broker in doubtful:
                 registered = info.broker_addr_table.get(broker.broker_name)
                 if registered is not None:

@@ -7,11 +7,13 @@ import asyncio
 import pytest
 
 from metaq.client.producer.queue_selection import writable_queues
-from metaq.client.session.routes import Routes
+from metaq.client.session.answers import read_body
+from metaq.client.session.routes import Queue, Route, Routes
 from metaq.errors import NoRoute
 from metaq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from metaq.protocol.command import Command
 from metaq.protocol.commands.routes import GetBrokerClusterInfo
+from metaq.protocol.errors import ProtocolError
 from metaq.protocol.reply import Reply
 
 
@@ -85,3 +87,51 @@ def test_a_master_that_is_back_makes_all_topics_writable_again() -> None:
         assert len((await names.routes.get("second")).writable) == 2, "asked for again"
 
     asyncio.run(scenario())
+
+
+def route_of(*queues: QueueData) -> Route:
+    brokers = [BrokerData({0: "one:1"}, data.broker_name, "c") for data in queues]
+    return Route.of("t", TopicRouteData(brokers, queue_datas=list(queues)))
+
+
+def test_a_broker_that_claims_too_many_queues_is_left_out_alone() -> None:
+    most = 2**31 - 1
+    route = route_of(QueueData("liar", 6, most, 0, most), QueueData("b", 6, 8, 0, 4))
+    assert (len(route.readable), len(route.writable)) == (8, 4)
+    assert route.left_out == {"liar"}
+
+
+def test_many_brokers_and_repeated_lines_stay_within_the_queues_of_a_route() -> None:
+    liars = [QueueData(f"liar{number}", 6, 20_000, 0, 20_000) for number in range(500)]
+    route = route_of(QueueData("b", 6, 8, 0, 8), QueueData("b", 6, 8, 0, 8), *liars)
+    assert len(route.readable) == len(set(route.readable)) == 40_008
+    assert Queue("t", "b", 7) in route.readable and len(route.left_out) == 498
+
+
+def test_the_loop_goes_on_while_a_long_route_is_read() -> None:
+    """A name server may answer in Java's way, which is slow to read."""
+    entries = ",".join(f'"{number}":{{"brokerAddrs":{{0:"a:1"}}}}' for number in range(8000))
+    body = f'{{"brokerAddrTable":{{{entries}}}}}'.encode()
+
+    async def scenario() -> int:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        await asyncio.sleep(0)
+        assert len((await read_body(ClusterInfo, body)).broker_addr_table) == 8000
+        ticking.cancel()
+        return ticks
+
+    assert asyncio.run(scenario()) > 10
+
+
+def test_a_route_in_javas_way_has_a_limit() -> None:
+    entries = ",".join(f'"{number}":{{"brokerAddrs":{{0:"a:1"}}}}' for number in range(40_000))
+    with pytest.raises(ProtocolError, match="the limit"):
+        ClusterInfo.decode(f'{{"brokerAddrTable":{{{entries}}}}}'.encode())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from metaq._core import Frame, FrameError, Message, decode_messages
 from metaq.client.clock import now_ms
 from metaq.client.consumer.subscription import Reject, Retry
+from metaq.client.session.answers import read_body
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import NOT_MINE
 from metaq.errors import MetaqError
@@ -81,7 +82,7 @@ class BrokerRequests:
         await self._member.assignment.reset(
             {
                 queue: queue_offset
-                for queue, queue_offset in _reset_offsets(frame.body).items()
+                for queue, queue_offset in (await _reset_offsets(frame.body)).items()
                 if queue.topic == command.topic
             }
         )
@@ -138,12 +139,12 @@ def _one_message(body: bytes, broker: str) -> Message:
     return message
 
 
-def _reset_offsets(body: bytes) -> dict[Queue, int]:
+async def _reset_offsets(body: bytes) -> dict[Queue, int]:
     try:
-        table = ResetOffsetBody.decode(body).offset_table
+        table = (await read_body(ResetOffsetBody, body)).offset_table
         return {Queue(key.topic, key.broker_name, key.queue_id): value for key, value in table.items()}
     except MetaqError:
-        listed = ResetOffsetList.decode(body).offset_table
+        listed = (await read_body(ResetOffsetList, body)).offset_table
         return {Queue(item.topic, item.broker_name, item.queue_id): item.offset for item in listed}
 
 

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from metaq.client.consumer.options import ConsumerOptions
+from metaq.client.session.answers import read_body
 from metaq.client.session.routes import Queue
 from metaq.client.stderr_fallback import once
 from metaq.errors import MetaqError, NoRoute, explained
@@ -111,7 +112,7 @@ class Shares:
         for queue in {queue.broker: queue for queue in queues}.values():
             try:
                 reply = (await self._session.call_group(queue, command, timeout=CALL_TIMEOUT_S)).check()
-                members = ConsumerList.decode(reply.body).consumer_id_list
+                members = (await read_body(ConsumerList, reply.body)).consumer_id_list
             except MetaqError as error:
                 problem = error
                 continue
@@ -141,7 +142,7 @@ class Locks:
                 reply = await self._session.call_group(
                     wanted[0], LockBatchQueues(), self._body(wanted), timeout=CALL_TIMEOUT_S
                 )
-                granted = LockBatchResponseBody.decode(reply.check().body).lock_ok_mq_set
+                granted = (await read_body(LockBatchResponseBody, reply.check().body)).lock_ok_mq_set
             except MetaqError as error:
                 _log.debug("group %s: no locks from %s: %s", self._group, broker, error)
                 return []
