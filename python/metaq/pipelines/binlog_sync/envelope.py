@@ -373,7 +373,7 @@ def parse_barrier(text: str) -> tuple[Barrier, int]:
     """Decodes the text of a barrier; raises KeyError, TypeError or ValueError, as `decode_barrier` does."""
     try:
         document = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if not isinstance(document, dict):
         raise TypeError("the message is not an object")

@@ -40,6 +40,10 @@ JOBS_TOPIC: Final = "METAQ_SPARK_JOBS"
 PAGE: Final = 32
 PLAIN_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
 """The largest marker before it is compressed."""
+RATIO_MAX: Final = 32
+"""Markers become up to six times smaller. What becomes larger than this when it is read fills the memory of
+a driver, and anybody can write to a topic."""
+RATIO_FROM_BYTES: Final = 64 * 1024
 CREATED_WITHIN_S: Final = 10.0
 SEEN_PAUSE_S: Final = 0.05
 _DAY_MS: Final = 86_400_000
@@ -113,6 +117,8 @@ class Marker(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         plain = msgspec.msgpack.encode(self)
         body = zlib.compress(plain)
+        if len(plain) > _plain_bytes_max(body):
+            body = zlib.compress(plain, 0)
         if len(body) > BODY_BYTES_MAX or len(plain) > PLAIN_BYTES_MAX:
             raise OptionError(
                 f"a batch of {sum(len(chain.places) for chain in self.chains)} half messages is too large",
@@ -125,11 +131,11 @@ class Marker(msgspec.Struct, frozen=True):
         """Reads a marker. Raises ValueError if it is not one: anybody can write to a topic."""
         unpacking = zlib.decompressobj()
         try:
-            plain = unpacking.decompress(body, PLAIN_BYTES_MAX)
+            plain = unpacking.decompress(body, _plain_bytes_max(body))
             if not unpacking.eof:
                 raise ValueError("it is cut short, or too large")
             return msgspec.msgpack.decode(plain, type=cls)
-        except (zlib.error, msgspec.MsgspecError) as error:
+        except (zlib.error, msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(str(error)) from error
 
     def is_same(self, other: Marker) -> bool:
@@ -141,6 +147,10 @@ class Marker(msgspec.Struct, frozen=True):
         """Returns whether the half message belongs to the batch."""
         mine = (chain for chain in self.chains if chain.broker == broker)
         return any(half_offset == place for chain in mine for place, _ in chain.places)
+
+
+def _plain_bytes_max(body: bytes) -> int:
+    return min(max(RATIO_MAX * len(body), RATIO_FROM_BYTES), PLAIN_BYTES_MAX)
 
 
 def winner(markers: Iterable[Marker], number: int) -> Marker | None:

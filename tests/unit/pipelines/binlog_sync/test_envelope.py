@@ -130,3 +130,10 @@ def test_older_messages_have_no_names() -> None:
     del document["names"]
     barrier, _ = decode_barrier(document)
     assert isinstance(barrier, DdlBarrier) and barrier.names == (("a", "b.c"),)
+
+
+def test_a_barrier_that_is_nested_deep_is_not_one_of_ours() -> None:
+    """Spark reads texts that are 1,000 deep, and Python does not."""
+    deep = '{"v":1,"kind":"ddl","x":' + "[" * 100_000 + "]" * 100_000 + "}"
+    with pytest.raises(ValueError, match="recursion"):
+        parse_barrier(deep)
