@@ -174,3 +174,10 @@ def test_progress_within_a_batch() -> None:
     assert (progress.rows, details["batch_rows"], details["batch_rows_done"]) == (1000, 400_000, 1000)
     assert (details["step"], details["newest_commit"]) == ("shop.orders", "2026-09-21T14:13:20Z")
     assert all(isinstance(details[name], float) for name in ("batch_s", "step_s"))
+
+
+def test_any_number_may_be_the_time_of_a_commit() -> None:
+    """A stranger may write it into a copy of a message."""
+    applied, progress = Applied(committed_s=2**62), Progress()
+    update_progress(progress, applied)
+    assert progress.details["newest_commit"] == "9999-12-31T23:59:59Z"

@@ -313,7 +313,8 @@ class Applier:
             applied.messages += row.messages
             applied.bytes += row.bytes
             if row[Field.KIND] == Kind.ROWS:
-                applied.committed_s = max(applied.committed_s, row.committed_s)
+                # A message that a stranger has copied may lack it.
+                applied.committed_s = max(applied.committed_s, row.committed_s or 0)
                 applied.tables.add(".".join(_name(row)))
 
 

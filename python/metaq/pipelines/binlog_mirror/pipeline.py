@@ -164,8 +164,12 @@ def update_progress(progress: Progress, applied: Applied) -> None:
     }
 
 
+SECONDS_MAX: Final = 253_402_300_799
+"""The end of the year 9999, and of Python's dates."""
+
+
 def _moment(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    return datetime.fromtimestamp(min(seconds, SECONDS_MAX), UTC).isoformat().replace("+00:00", "Z")
 
 
 def _stream(spark: SparkSession, config: MirrorConfig) -> DataFrame:

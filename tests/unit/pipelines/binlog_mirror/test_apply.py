@@ -236,3 +236,11 @@ def test_a_table_that_is_created_again_has_none_of_its_old_rows(
     # The drop from the other queue changes nothing any more.
     assert mirror(dropped("b5", 1), rows=("b8", "b9")) == ["empty below b5", "merge b8 to b9"]
     assert Notes.decode(mirror.target.saved).floor == "b5"
+
+
+def test_a_copy_of_a_message_may_lack_its_time() -> None:
+    anything: Any = None
+    applier = Applier(anything, anything)
+    row = Row(database="shop", table="t", kind="rows", messages=1, bytes=1, committed_s=None)
+    applier._count([row])
+    assert (applier.applied.messages, applier.applied.committed_s) == (1, 0)
