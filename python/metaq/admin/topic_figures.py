@@ -23,6 +23,7 @@ from metaq.protocol.commands.figures import PAGE_MAX, GetTopicFigures, TopicLine
 from metaq.protocol.commands.groups import QueryTopicConsumeByWho
 from metaq.protocol.commands.offsets import GetEarliestMessageStoreTime, StoreTime
 from metaq.protocol.commands.topics import GetAllTopicConfig, GetTopicConfig, GetTopicStatsInfo, TopicPage
+from metaq.protocol.errors import ProtocolError
 
 PAGES_MAX: Final = 1_000
 JOINED_AT_ONCE: Final = 500
@@ -58,7 +59,7 @@ async def overview(
     async def one(broker: str) -> dict[str, TopicLine]:
         lines: dict[str, TopicLine] = {}
         after = ""
-        while True:
+        for _ in range(PAGES_MAX):
             reply = await calls.ask(broker, GetTopicFigures(after=after), accept=(UNKNOWN_REQUEST,))
             if reply.code == UNKNOWN_REQUEST:
                 missing[broker] = (
@@ -72,7 +73,10 @@ async def overview(
                 advance(len(page.topics))
             if page.is_last or not page.topics:
                 return lines
-            after = page.topics[-1].name
+            before, after = after, page.topics[-1].name
+            if after <= before:
+                break
+        raise endless(broker, "topics")
 
     found, failures = await calls.from_each(brokers, one)
     names = sorted({name for lines in found.values() for name in lines})
@@ -87,6 +91,11 @@ async def overview(
     return TopicOverview(
         tuple(topics), failures, tuple(missing[broker] for broker in sorted(missing)), tuple(sorted(found))
     )
+
+
+def endless(broker: str, what: str) -> ProtocolError:
+    """Returns the error for a broker whose list does not go on, or does not end."""
+    return ProtocolError(f"broker {broker} does not end its list of {what}")
 
 
 async def of_names(calls: Calls, brokers_of: Mapping[str, Collection[str]]) -> TopicOverview:

@@ -12,7 +12,7 @@ from metaq.admin.calls import UNKNOWN_REQUEST, Calls, in_parallel
 from metaq.admin.groups.group_settings import config_pages
 from metaq.admin.kinds import group_kind
 from metaq.admin.results import GroupFigures, GroupName, GroupOverview
-from metaq.admin.topic_figures import JOINED_AT_ONCE, Advance, total
+from metaq.admin.topic_figures import JOINED_AT_ONCE, PAGES_MAX, Advance, endless, total
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import (
     ConsumerConnection,
@@ -66,7 +66,7 @@ async def overview(
 
         lines: dict[str, GroupLine] = {}
         after = ""
-        while True:
+        for _ in range(PAGES_MAX):
             reply = await calls.ask(broker, GetGroupFigures(after=after), accept=(UNKNOWN_REQUEST,))
             if reply.code == UNKNOWN_REQUEST:
                 if not one_by_one:
@@ -85,7 +85,10 @@ async def overview(
                 advance(len(page.groups))
             if page.is_last or not page.groups:
                 return lines
-            after = page.groups[-1].name
+            before, after = after, page.groups[-1].name
+            if after <= before:
+                break
+        raise endless(broker, "groups")
 
     found, failures = await calls.from_each(brokers, one)
     names = sorted({name for lines in found.values() for name in lines})

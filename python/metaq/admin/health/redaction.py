@@ -14,7 +14,9 @@ SECRET_NAME: Final = re.compile(r"key|secret|passw|token|credential|auth|private
 
 _PAIR: Final = re.compile(
     r"""(?ix)
-    (["']?[\w.\-]*(?:secret|passw(?:or)?d|token|access[_-]?key|credential)[\w.\-]*["']?\s*[=:]\s*)
+    # A name is looked at once, from its beginning: brokers and logs have texts of any length.
+    (["']?(?<![\w.\-])(?=[\w.\-]*(?:secret|passw(?:or)?d|token|access[_-]?key|credential))
+    [\w.\-]++["']?\s*+[=:]\s*+)
     ("[^"]*"|'[^']*'|[^\s,;}&]+)
     """
 )

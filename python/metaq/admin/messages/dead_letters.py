@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Final
 
-from metaq._core import Record, decode_messages, decode_records
+from metaq._core import Record
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.groups.group_settings import require_group
+from metaq.admin.messages.answered_records import messages_in, records_in
 from metaq.admin.messages.letter_pages import DeadLetterPage, newest_letters
 from metaq.admin.messages.queue_reading import QueueCursor, pull
 from metaq.admin.messages.stored_letters import StoredLetter, has_copy, send_letter
@@ -192,10 +193,10 @@ class DeadLetters:
         while cursor.next_offset < cursor.end_offset:
             before = cursor.next_offset
             body = await pull(self._calls, cursor)
-            messages = decode_messages(body, cursor.queue, shows_first_topic=False)[0]
+            messages = messages_in(body, cursor.queue)
             letters = [
                 StoredLetter(cursor.queue, message, record)
-                for message, record in zip(messages, decode_records(body), strict=True)
+                for message, record in zip(messages, records_in(body, cursor.queue.broker), strict=True)
                 if record.queue_offset < cursor.end_offset
             ]
             checked = [has_copy(self._calls, group, letter.message) for letter in letters] if checks else []
@@ -252,7 +253,7 @@ class DeadLetters:
                 reply = await self._calls.ask(broker, command, accept=codes)
                 if reply.code in codes:
                     return [], []
-                return messages_of(broker, reply.body), decode_records(reply.body)
+                return messages_of(broker, reply.body), records_in(reply.body, broker)
 
             found, _ = await self._calls.from_each(brokers, one)
             for broker, (messages, records) in found.items():

@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from metaq._core import Record, decode_records
+from metaq._core import Record
 from metaq.admin.calls import Calls
+from metaq.admin.messages.answered_records import records_in
 from metaq.admin.results import MessageCopy
 from metaq.client.message import Message
 from metaq.client.producer.results import STATUSES
@@ -81,7 +82,8 @@ async def send_copy(calls: Calls, message: Message, group: str | None) -> Messag
 async def _record(calls: Calls, broker: str, message: Message) -> Record:
     """Returns the message as it is stored: a compressed body stays compressed."""
     command = ViewMessageById(physical_offset=message.physical_offset, topic=message.topic)
-    for record in decode_records((await calls.ask(broker, command, any_node=True)).body):
+    reply = await calls.ask(broker, command, any_node=True)
+    for record in records_in(reply.body, broker):
         if record.topic == message.topic and record.physical_offset == message.physical_offset:
             return record
     raise NoSuchMessage(f"broker {broker} no longer has the message {message.offset_id}")

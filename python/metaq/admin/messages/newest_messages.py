@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from metaq._core import decode_messages
 from metaq.admin.calls import Calls, in_parallel
+from metaq.admin.messages.answered_records import messages_in
 from metaq.admin.messages.queue_reading import QueueCursor, pull
 from metaq.admin.messages.selection import Selection
 from metaq.admin.offsets import Offsets
@@ -145,7 +145,7 @@ class _Search:
             while cursor.next_offset < reader.upper:
                 before = cursor.next_offset
                 body = await self._pull(cursor, reader.upper - before, self._query.selection)
-                pulled += decode_messages(body, reader.queue, shows_first_topic=False)[0]
+                pulled += messages_in(body, reader.queue)
                 size_bytes += len(body)
                 if cursor.next_offset <= before:
                     break
@@ -226,7 +226,7 @@ class _Search:
         except (Unreachable, NoRoute) as error:
             self.failures[reader.queue.broker] = BrokerFailure(reader.queue.broker, str(error))
             return None
-        return next(map(_age, decode_messages(body, reader.queue, shows_first_topic=False)[0]), None)
+        return next(map(_age, messages_in(body, reader.queue)), None)
 
 
 async def newest(calls: Calls, offsets: Offsets, query: NewestQuery) -> NewestMessages:

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from metaq._core import decode_messages
 from metaq.admin.calls import Calls, in_parallel
+from metaq.admin.messages.answered_records import messages_in
 from metaq.admin.messages.selection import Selection
 from metaq.admin.offsets import Offsets
 from metaq.admin.positions import Position
@@ -128,7 +128,7 @@ async def pull_messages(
     """Pulls once and returns the selected messages; a message of a retry topic shows that topic and not the
     one it had first."""
     body = await pull(calls, cursor, hold_s=hold_s, selection=selection)
-    pulled = decode_messages(body, cursor.queue, shows_first_topic=False)[0]
+    pulled = messages_in(body, cursor.queue)
     return pulled if selection is None else [message for message in pulled if selection.matches(message)]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from metaq._core import Record, decode_records
+from metaq._core import Record
 from metaq.admin.calls import Calls
+from metaq.admin.messages.answered_records import records_in
 from metaq.admin.messages.message_copies import HOST_BITS, SEND_TIMEOUT_S
 from metaq.admin.results import DeadLetter
 from metaq.client.compression import COMPRESSED, FORMAT_BITS
@@ -96,7 +97,7 @@ async def has_copy(calls: Calls, group: str, letter: Message) -> bool:
     )
     codes = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
     reply = await calls.ask(letter.queue.broker, query, accept=codes)
-    copies = [] if reply.code in codes else decode_records(reply.body)
+    copies = [] if reply.code in codes else records_in(reply.body, letter.queue.broker)
     return any(copy.properties.get(RESENT_LETTER) == letter.offset_id for copy in copies)
 
 

@@ -7,9 +7,9 @@ from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Final
 
-from metaq._core import decode_messages, decode_records
 from metaq.admin.calls import Calls
 from metaq.admin.groups.group_settings import require_group
+from metaq.admin.messages.answered_records import messages_in, records_in
 from metaq.admin.messages.message_copies import send_copy
 from metaq.admin.messages.newest_messages import newest, newest_query
 from metaq.admin.messages.queue_reading import OnWait, read, reading_of
@@ -237,10 +237,10 @@ def messages_of(broker: str, body: bytes) -> list[Message]:
     """Returns the messages of an answer whose records may be of several queues."""
     found: list[Message] = []
     begin = 0
-    for record in decode_records(body):
+    for record in records_in(body, broker):
         size = int.from_bytes(body[begin : begin + 4], "big")
         queue = Queue(record.topic, broker, record.queue_id)
-        found += decode_messages(body[begin : begin + size], queue, shows_first_topic=False)[0]
+        found += messages_in(body[begin : begin + size], queue)
         begin += size
     return found
 

@@ -41,6 +41,7 @@ from metaq.protocol.names import (
 )
 from metaq.protocol.properties import REAL_TOPIC, TRACE_ON
 from metaq.protocol.trace_entries import (
+    TIME_MS_MAX,
     TYPES,
     EndTransactionTrace,
     PubTrace,
@@ -238,7 +239,8 @@ def _why_untraced(message: Message | None, kept_since_ms: int | None) -> str:
     if message is not None and message.system_properties.get(TRACE_ON) == "false":
         return "there are no traces: the broker asks clients not to trace its messages"
     if message is not None and kept_since_ms is not None and message.born_at < kept_since_ms:
-        since = datetime.fromtimestamp(kept_since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        since_s = min(kept_since_ms, TIME_MS_MAX) / 1000
+        since = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return f"there are no traces: they are kept since {since}, and the message is older"
     return "there are no traces: tracing is off for the producer and the consumers"
 

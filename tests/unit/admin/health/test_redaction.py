@@ -63,3 +63,16 @@ def test_operators_see_all_settings_but_no_secrets() -> None:
         "aclSecretKey": None,
         "registerAddress": "etcd://(removed)@host",
     }
+
+
+@pytest.mark.parametrize("word", ["a", "secret", "token-", 'x="', "k:'", "token \t"])
+def test_texts_of_any_length_take_one_pass(word: str) -> None:
+    """Backtracking would make this a matter of hours."""
+    text = word * (1_000_000 // len(word))
+    assert len(redact(text)) > 100
+
+
+def test_a_secret_behind_another_name_is_found() -> None:
+    assert redact("url: token=abc my.secretKey.x = abc token-abc:abc") == (
+        "url: token=(removed) my.secretKey.x = (removed) token-abc:(removed)"
+    )
