@@ -78,6 +78,8 @@ def fail(text: str, hint: str, code: int, kind: str) -> NoReturn:
         error = {"type": kind, "message": text, "hint": hint or None, "exit_code": code}
         print(msgspec.json.encode({"error": error}).decode(), file=sys.stderr)
     else:
+        from metaq.cli.printing.formats import safe_lines
+
         advice = f"; {hint}" if hint and hint not in text else ""
-        print(f"metaq: {text}{advice}", file=sys.stderr)
+        print(safe_lines(f"metaq: {text}{advice}"), file=sys.stderr)
     sys.exit(code)

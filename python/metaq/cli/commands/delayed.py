@@ -28,7 +28,7 @@ def show(
     from dataclasses import asdict
 
     from metaq.cli.printing.formats import moment, plain, span
-    from metaq.cli.printing.output import note, print_one, print_table
+    from metaq.cli.printing.output import note, print_one, print_table, say
     from metaq.cli.reading.connection import connect, report_failures
 
     with connect(namesrv, partial=True) as admin:
@@ -42,7 +42,7 @@ def show(
     print_one(output, asdict(overview), lines)
     if output is Format.table and overview.histogram:
         most = max(bucket.messages for bucket in overview.histogram) or 1
-        print()
+        say()
         rows = [
             (
                 moment(bucket.from_ms)[:16],
@@ -53,7 +53,7 @@ def show(
         ]
         print_table(("due from", "messages", ""), rows, ("messages",))
     if output is Format.table and overview.levels:
-        print()
+        say()
         levels = [
             (str(level.level), span(level.delay_ms), plain(level.messages)) for level in overview.levels
         ]

@@ -110,7 +110,7 @@ def resend(
     if body_file is not None:
         _resend_edited(group, message_id or [], body_file, namesrv, output)
         return
-    from metaq.cli.printing.output import note, print_one
+    from metaq.cli.printing.output import note, print_one, say
     from metaq.cli.printing.progress import progress
     from metaq.cli.reading.connection import connect
     from metaq.counts import counted
@@ -125,7 +125,7 @@ def resend(
                 for outcome in outcomes:
                     done, failed = (done + 1, failed) if outcome.error is None else (done, failed + 1)
                     if output is Format.table:
-                        print(_outcome_line(outcome), flush=True)
+                        say(_outcome_line(outcome))
                     else:
                         letters.append(_outcome(outcome))
                     advance(1)
@@ -227,31 +227,19 @@ def _write(letters: Iterator[DeadLetter], file: BinaryIO) -> int:
 
 
 def _write_file(letters: Iterator[DeadLetter], name: str) -> int:
-    """Writes the file and gives it its name at the end, so that a failure leaves an older file as it is.
-
-    A symbolic link with this name is replaced, and its target stays as it is.
-    """
-    import os
-    import tempfile
     from pathlib import Path
 
-    target = Path(name)
+    from metaq.cli.work.replaced_file import replaced_file
+
     try:
-        if target.exists() and not target.is_file():
-            raise CommandError(f"cannot write {name}: it is not a file", hint="- is standard output")
-        # Bodies may be confidential. The file is new, private and has a name that nobody can foresee, so
-        # nobody can put a link or a file of their own in its place.
-        descriptor, part = tempfile.mkstemp(".part", ".metaq-", target.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                written = _write(letters, file)
-            Path(part).replace(target)
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
+        with replaced_file(Path(name)) as file:
+            return _write(letters, file)
     except OSError as error:
+        if Path(name).exists() and not Path(name).is_file():
+            raise CommandError(
+                f"cannot write {name}: it is not a file", hint="- is standard output"
+            ) from None
         raise CommandError(f"cannot write {name}: {error.strerror}") from None
-    return written
 
 
 def _document(letter: DeadLetter) -> dict[str, object]:

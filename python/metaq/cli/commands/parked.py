@@ -33,14 +33,14 @@ def list_parked(
     output: Output = Format.table,
 ) -> None:
     """List parked messages, oldest first."""
-    from metaq.cli.printing.output import print_json_line
+    from metaq.cli.printing.output import print_json_line, say
 
     for name, store in _stores(directory, group):
         for parked in store.rows():
             if output is Format.json:
                 print_json_line(_document(name, parked))
             else:
-                print(_line(name, parked), flush=True)
+                say(_line(name, parked))
         store.close()
 
 

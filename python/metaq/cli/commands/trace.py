@@ -57,9 +57,11 @@ def _write_spans(timeline: Timeline, file: Path) -> None:
     import msgspec
 
     from metaq.admin import spans
+    from metaq.cli.work.replaced_file import replaced_file
 
     try:
-        file.write_bytes(msgspec.json.encode(spans(timeline)) + b"\n")
+        with replaced_file(file) as opened:
+            opened.write(msgspec.json.encode(spans(timeline)) + b"\n")
     except OSError as error:
         raise CommandError(f"--otlp: {file} cannot be written: {error.strerror}") from None
 

@@ -9,7 +9,7 @@ from metaq.admin import Group, GroupFigures, GroupSettings, Progress, RunningMem
 from metaq.cli.invocation import Format
 from metaq.cli.printing.formats import UNKNOWN, attributes_text, rate, span
 from metaq.cli.printing.limit_tables import print_limits, rows_of
-from metaq.cli.printing.output import Column, note, print_json, print_one, print_rows
+from metaq.cli.printing.output import Column, note, print_json, print_one, print_rows, say
 from metaq.counts import counted
 from metaq.protocol.attributes import CONSUME_BYTES, CONSUME_MESSAGES
 
@@ -96,8 +96,8 @@ def print_group(output: Format, group: Group, running: RunningMembers) -> None:
         }
         print_one(output, record, "")
         return
-    print(_summary(group))
-    print()
+    say(_summary(group))
+    say()
     print_rows(output, settings_rows(group.settings), _SETTINGS, empty="")
     numbers = {member["client_id"]: number for number, member in enumerate(members, 1)}
     if members:
@@ -105,7 +105,7 @@ def print_group(output: Format, group: Group, running: RunningMembers) -> None:
         print_rows(output, rows, _MEMBERS, empty="")
         print_rows(output, subscriptions, _SUBSCRIPTIONS, empty="It subscribes to nothing.\n")
     for conflict in running.conflicts:
-        print(_conflict(conflict))
+        say(_conflict(conflict))
     if queues:
         rows = [
             {**queue, "owner": [f"#{numbers[owner]}" for owner in queue["owners"] if owner in numbers]}
@@ -114,7 +114,7 @@ def print_group(output: Format, group: Group, running: RunningMembers) -> None:
         print_rows(output, rows, _QUEUES, empty="")
     for member in running.members:
         if member.stack:
-            print(f"Stacks of {member.client_id}:\n\n{member.stack.rstrip()}\n")
+            say(f"Stacks of {member.client_id}:\n\n{member.stack.rstrip()}\n")
         if member.error is not None:
             note(f"{member.client_id} does not report its queues: {member.error}")
     print_limits("group", group.name, limits, output)

@@ -27,11 +27,21 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def safe_lines(text: str) -> str:
+    """Lines that others wrote in part, without other characters that could move the cursor."""
+    if text.isprintable():
+        return text
+    return "\n".join("\t".join(printable(part) for part in line.split("\t")) for line in text.split("\n"))
+
+
 def moment(timestamp_ms: int | None) -> str:
     """A time, in local time."""
     if timestamp_ms is None:
         return UNKNOWN
-    return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(" ", "milliseconds")
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(" ", "milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"  # Producers may send any number as a time.
 
 
 def size(number: int | None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from metaq.admin.health.support_documents import health_record
 from metaq.cli.invocation import Format
 from metaq.cli.printing.formats import UNKNOWN, moment, rate, share, span
-from metaq.cli.printing.output import Column, print_json, print_one, print_rows
+from metaq.cli.printing.output import Column, print_json, print_one, print_rows, say
 
 if TYPE_CHECKING:
     from metaq.admin import BrokerHealth, ConnectedClient, Finding, Health
@@ -23,15 +23,15 @@ def print_health(health: Health, output: Format) -> None:
     elif output is Format.csv:
         print_one(output, health_record(health), "")
     else:
-        print(health.summary)
+        say(health.summary)
         urgent = [finding for finding in health.findings if finding.severity != "info"]
         if len(urgent) == 1:
-            print(f"  → {urgent[0].command}")  # The first line says everything else.
+            say(f"  → {urgent[0].command}")  # The first line says everything else.
         else:
             for line in finding_lines(urgent):
-                print(line)
+                say(line)
         if health.brokers:
-            print()
+            say()
             print_rows(output, [_row(broker) for broker in health.brokers], BROKER_COLUMNS, empty="")
         replicated = [group for group in health.groups if len(group.nodes) > 1]
         if replicated:

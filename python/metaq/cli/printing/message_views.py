@@ -117,7 +117,7 @@ def body_text(message: Message, form: BodyForm) -> str:
 
         try:
             return msgspec.json.format(body.decode(), indent=2)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CommandError(
                 f"the body is not JSON: {error}", hint="--body text or --body hex shows it"
             ) from None

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from metaq.cli.invocation import Format
-from metaq.cli.printing.formats import plain
+from metaq.cli.printing.formats import plain, printable, safe_lines
 
 Row = Mapping[str, Any]
 
@@ -35,6 +35,10 @@ class Column:
     def title(self) -> str:
         return self.head or self.key.replace("_", " ")
 
+    def text(self, row: Row) -> str:
+        """Returns the text of a row in the table. Names and addresses come from others."""
+        return printable(self.show(row.get(self.key)))
+
 
 def print_rows(output: Format, rows: Iterable[Row], columns: Sequence[Column], *, empty: str) -> None:
     """Prints a list. JSON and CSV have every key of the rows; the table has the given columns. `empty` is the
@@ -46,7 +50,7 @@ def print_rows(output: Format, rows: Iterable[Row], columns: Sequence[Column], *
         keys = list(found[0]) if found else [column.key for column in columns]
         _print_csv(keys, found)
     elif not found:
-        print(empty)
+        say(empty)
     else:
         _print_fitting(found, columns)
 
@@ -59,7 +63,7 @@ def print_one(output: Format, record: Row, text: str | Iterable[str]) -> None:
     elif output is Format.csv:
         _print_csv(list(record), [record])
     else:
-        print(text if isinstance(text, str) else "\n".join(text))
+        say(text if isinstance(text, str) else "\n".join(text))
 
 
 class Rows:
@@ -82,7 +86,7 @@ class Rows:
             _print_csv(self._keys, [record()], head=False)
             sys.stdout.flush()
         else:
-            print(self._line(thing), flush=True)
+            say(self._line(thing))
 
 
 def print_json(value: object) -> None:
@@ -96,9 +100,14 @@ def print_json_line(value: object) -> None:
     print(msgspec.json.encode(value).decode(), flush=True)
 
 
+def say(text: str = "") -> None:
+    """Prints lines for people. Brokers, clients and messages cannot move the cursor of the terminal."""
+    print(safe_lines(text), flush=True)
+
+
 def note(text: str) -> None:
     """Prints something that people should know beside the result, to standard error."""
-    print(f"metaq: {text}", file=sys.stderr, flush=True)
+    print(f"metaq: {safe_lines(text)}", file=sys.stderr, flush=True)
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
@@ -111,14 +120,14 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequ
         table.add_column(head, justify="right" if head in right else "left", overflow="fold")
     for row in rows:
         # Topic names and bodies are not markup.
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+        table.add_row(*(printable(cell).replace("[", "\\[") for cell in row))
     # In a pipe or a file nothing is cut or wrapped.
     console = Console() if sys.stdout.isatty() else Console(width=1000, color_system=None)
     console.print(table)
 
 
 def _print_fitting(rows: Sequence[Row], columns: Sequence[Column]) -> None:
-    texts = {column.key: [column.show(row.get(column.key)) for row in rows] for column in columns}
+    texts = {column.key: [column.text(row) for row in rows] for column in columns}
     shown, left_out = _fit(columns, texts)
     cells = [[texts[column.key][number] for column in shown] for number in range(len(rows))]
     print_table([column.title for column in shown], cells, [column.title for column in shown if column.right])

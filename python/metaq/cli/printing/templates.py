@@ -55,7 +55,10 @@ def _size(message: Message) -> object:
 
 
 def _stored_time(message: Message) -> str:
-    return datetime.fromtimestamp(message.stored_at / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(message.stored_at / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{message.stored_at} ms"
 
 
 _PARTS: Final[dict[str, _Part]] = {

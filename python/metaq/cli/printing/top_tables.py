@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from metaq.cli.invocation import Format
 from metaq.cli.printing.formats import moment, rate, share, span
-from metaq.cli.printing.output import Column, print_rows
+from metaq.cli.printing.output import Column, print_rows, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,6 @@ PARTS = (
 
 def print_part(part: Part, rows: object) -> None:
     assert isinstance(rows, list)
-    print(part.title)
+    say(part.title)
     print_rows(Format.table, rows, part.columns, empty=part.empty)
-    print()
+    say()

@@ -9,7 +9,7 @@ from typing import Any
 from metaq.admin import READ, WRITE, Topic, TopicFigures, TopicSettings
 from metaq.cli.invocation import Format
 from metaq.cli.printing.formats import UNKNOWN, attributes_text, moment, rate, size, some, span
-from metaq.cli.printing.output import Column, print_json, print_one, print_rows
+from metaq.cli.printing.output import Column, print_json, print_one, print_rows, say
 from metaq.config.kinds import write_bytes
 from metaq.counts import counted
 from metaq.protocol.attributes import SEND_BYTES, SEND_MESSAGES
@@ -95,8 +95,8 @@ def print_topic(output: Format, topic: Topic, figures: TopicFigures, groups: Seq
         print_one(output, record, "")
         return
     for line in _summary(topic, figures, groups):
-        print(line)
-    print()
+        say(line)
+    say()
     print_rows(output, settings_rows(topic.settings), _SETTINGS, empty="")
     print_rows(output, queues, _QUEUES, empty="It has no queues.")
 

@@ -96,7 +96,7 @@ def _parsed(number: int, line: bytes, defaults: MessageOptions) -> Outbound:
 
     try:
         given = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"the line is not JSON: {error}") from None
     if not isinstance(given, dict):
         raise ValueError("the line is not a JSON object")

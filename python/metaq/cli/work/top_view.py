@@ -12,7 +12,7 @@ from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.widgets import DataTable, Footer, Header, Static
 
-from metaq.cli.printing.formats import span
+from metaq.cli.printing.formats import printable, span
 from metaq.cli.printing.top_tables import PARTS, Part
 from metaq.cli.work.snapshots import Snapshot, with_gone_brokers
 from metaq.errors import MetaqError
@@ -117,7 +117,7 @@ class TopView(App[None]):
                 is_lost = values.get("error") is not None
                 cells = [
                     Text(
-                        column.show(values.get(column.key)),
+                        column.text(values),
                         style=STALE if is_lost else style,
                         justify="right" if column.right else "left",
                     )
@@ -131,4 +131,4 @@ class TopView(App[None]):
         return table
 
     def _say(self, text: str) -> None:
-        self.query_one("#state", Static).update(Text(text))
+        self.query_one("#state", Static).update(Text(printable(text)))

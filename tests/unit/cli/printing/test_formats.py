@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.cli.printing.formats import attributes_text, plain, rate, share, size, some, span
+from metaq.cli.printing.formats import attributes_text, moment, plain, rate, share, size, some, span
 
 
 def test_unknown_is_never_zero() -> None:
@@ -41,3 +41,9 @@ def test_long_lists_are_cut() -> None:
 def test_attributes_are_one_line() -> None:
     assert attributes_text({"b": "2", "a": "1", "c": "3"}, ("c",)) == "a=1, b=2"
     assert attributes_text({}) is None
+
+
+@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, -(2**63), 10**15, -(10**15)])
+def test_any_number_may_be_a_time(timestamp_ms: int) -> None:
+    """Producers choose when a message was born."""
+    assert moment(timestamp_ms) == f"{timestamp_ms} ms"

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from metaq.cli.exits import fail
 from metaq.cli.invocation import Format
 from metaq.cli.printing.formats import size
-from metaq.cli.printing.output import Column, Rows, print_one, print_rows
+from metaq.cli.printing.output import Column, Rows, note, print_one, print_rows, print_table, say
 
 COLUMNS = (
     Column("name"),
@@ -72,3 +73,22 @@ def test_a_narrow_terminal_leaves_optional_columns_out(
     shown = capsys.readouterr()
     assert "lag" in shown.out and "size" not in shown.out
     assert shown.err == "metaq: the terminal is too narrow for: size (-o csv has everything)\n"
+
+
+HOSTILE = "a\x1b]0;owned\x07\x9b2J\rb"
+HARMLESS = r"a\x1b]0;owned\x07\x9b2J\rb"
+
+
+def test_names_of_others_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(Format.table, [{"name": HOSTILE, "tags": [HOSTILE]}], (Column("name"),), empty="")
+    print_one(Format.table, {}, ["first", HOSTILE])
+    print_table(("head",), [(HOSTILE,)])
+    Rows(Format.table, ("name",), str).print(HOSTILE, dict)
+    say(f"one\n\ttwo {HOSTILE}")
+    note(HOSTILE)
+    with pytest.raises(SystemExit):
+        fail(HOSTILE, HOSTILE, 1, "CommandError")
+    printed = capsys.readouterr()
+    assert printed.out.count(HARMLESS) == 5 and printed.err.count(HARMLESS) == 2
+    assert "one\n\ttwo " in printed.out
+    assert not {"\x1b", "\x9b", "\x07", "\r"} & {*printed.out, *printed.err}
