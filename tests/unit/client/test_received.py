@@ -19,16 +19,21 @@ from hypothesis import strategies as st
 import metaq
 from metaq._core import FrameError, Record, decode_messages, decode_records
 from metaq.client.compression import COMPRESSED
+from metaq.client.consumer.options import ConsumerOptions
 from metaq.client.consumer.pull import requests as pulling
+from metaq.client.consumer.pull.buffers import Limits
+from metaq.client.consumer.pull.prefetch import Prefetch
+from metaq.client.consumer.pull.pull_loops import PullLoops
 from metaq.client.consumer.pull.requests import find_unreadable
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import inflate
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import UnreadableBody
-from metaq.protocol.commands.messages import PullMessage
+from metaq.protocol.commands.messages import Pulled, PullMessage
 from metaq.protocol.properties import SYSTEM_NAMES, encode_properties
 from metaq.protocol.reply import Reply
+from tests.support.waiting import run, until
 
 QUEUE = Queue("orders", "broker-a", 3)
 FIELDS = metaq.Message.__match_args__
@@ -264,3 +269,44 @@ def test_times_are_datetimes_beside_milliseconds() -> None:
     assert message.stored_time - message.born_time == timedelta(milliseconds=333)
     with pytest.raises(ValueError, match="is not a time"):
         _ = metaq.Message("t", b"x", born_at=2**62).born_time
+
+
+def test_the_queues_of_a_consumer_together_inflate_within_its_limit() -> None:
+    """A kilobyte may become a megabyte, and each queue may have such a message."""
+    limit = 2_000_000
+    options = ConsumerOptions("g", (Subscription.of("orders"),), limits=Limits(bytes_max=limit))
+    bomb = zlib.compress(bytes(1_000_000))
+    body = record(bomb, system_flag=COMPRESSED, queue_offset=0)
+    fields = Pulled(suggest_which_broker_id=0, next_begin_offset=1, min_offset=0, max_offset=1).to_fields()
+
+    async def scenario() -> None:
+        session: Any = Session("127.0.0.1:1")
+        asked: set[int] = set()
+
+        async def call(address: str, command: PullMessage, **_: object) -> Reply:
+            asked.add(command.queue_id)
+            if command.queue_offset:
+                await asyncio.Event().wait()
+            return Reply(0, None, fields, body)
+
+        session.call = call
+        prefetch = Prefetch(options)
+        prefetch.start()
+        committed: Any = None
+        loops = PullLoops(session, options, {"orders": options.subscriptions[0]}, prefetch, committed)
+        for number in range(16):
+            loops.begin(Queue("orders", "127.0.0.1:2", number), 0, 0.0)
+        await until(lambda: len(asked) == 16)
+        taken = 0
+        while taken < 16:
+            assert prefetch.buffered_bytes <= limit + 1_000_000
+            found = prefetch.take_now(1)
+            if found is None:
+                await asyncio.sleep(0.01)
+                continue
+            buffer, messages = found
+            prefetch.settle(buffer, messages)
+            taken += len(messages)
+        await loops.end()
+
+    run(scenario)

@@ -62,6 +62,13 @@ class Prefetch:
         """The bytes one queue may hold: equal shares, so a queue that stands still does not stop others."""
         return max(1, self._options.limits.bytes_max // max(1, len(self.buffers)))
 
+    def may_inflate(self) -> bool:
+        """Whether the queues together hold less than their limit. One compressed message may become larger
+        than the share of its queue, and each queue may have one. Queues that are paused do not count: they
+        must not stop others."""
+        held = sum(buffer.bytes_held for buffer in self.buffers.values() if not self.is_paused(buffer.queue))
+        return held < self._options.limits.bytes_max
+
     def start(self) -> None:
         """Must run on the event loop that `take` is awaited on."""
         self._loop = asyncio.get_running_loop()

@@ -138,7 +138,12 @@ class PullLoops:
         buffer.is_pulling = True
         try:
             result = await self._requests.pull(
-                queue, buffer.pull_offset, self._subscriptions[queue.topic], count, bytes_max=room_bytes
+                queue,
+                buffer.pull_offset,
+                self._subscriptions[queue.topic],
+                count,
+                bytes_max=room_bytes,
+                may_inflate=self._prefetch.may_inflate,
             )
         except Refused as error:
             await self._refused(queue, error)
@@ -171,6 +176,8 @@ class PullLoops:
                 await asyncio.sleep(FAILURE_PAUSE_S)
                 return  # The same pull runs again and may bury some messages twice.
         self._prefetch.put(buffer, result.messages, result.next_offset)
+        if result.has_more and not result.messages:
+            await self._wait_for_room(buffer)
 
     async def _bury(self, message: Message, problem: Exception) -> bool:
         """Returns whether the broker has accepted the dead letter."""

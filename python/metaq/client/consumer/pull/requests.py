@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -60,6 +60,8 @@ class PullResult:
     unreadable: list[Unreadable]
     is_reset: bool = False
     """The group was reset: continue at `next_offset`, and forget everything that was pulled before."""
+    has_more: bool = False
+    """The broker returned more messages, for which there is no room yet."""
 
 
 class PullRequests:
@@ -82,8 +84,10 @@ class PullRequests:
         count_max: int,
         hold_ms: int = HOLD_MS,
         bytes_max: int = INFLATED_TOGETHER_BYTES,
+        may_inflate: Callable[[], bool] = lambda: True,
     ) -> PullResult:
-        """Pulls messages from an offset on. The first message may be larger than `bytes_max`.
+        """Pulls messages from an offset on. The first message may be larger than `bytes_max`. If the consumer
+        may inflate nothing when the answer arrives, the first compressed message waits for another pull.
 
         If a node cannot be reached or has no role now, or if a replica refuses, another node of the group is
         asked at once. Raises Refused, Unreachable or NoRoute.
@@ -117,7 +121,8 @@ class PullRequests:
             raise ProtocolError(f"{queue}: the broker sent a malformed message: {error}") from None
         self._suggested_ids[queue] = header.suggest_which_broker_id
         next_offset = header.next_begin_offset
-        unreadable, left = _inflate(compressed, min(bytes_max, INFLATED_TOGETHER_BYTES))
+        room = min(bytes_max, INFLATED_TOGETHER_BYTES) if compressed and may_inflate() else 0
+        unreadable, left = _inflate(compressed, room)
         if left is not None:
             next_offset = left.queue_offset
             messages = [message for message in messages if message.queue_offset < next_offset]
@@ -131,7 +136,7 @@ class PullRequests:
         is_reset = is_moved and reply.remark == OFFSET_RESET
         if hold_ms and not found and next_offset == queue_offset:
             await asyncio.sleep(max(IDLE_PAUSE_S - (time.monotonic() - begun), 0))
-        return PullResult(messages, next_offset, is_moved, unreadable, is_reset)
+        return PullResult(messages, next_offset, is_moved, unreadable, is_reset, left is not None)
 
     async def _call(self, queue: Queue, command: PullMessage, timeout_s: float) -> tuple[ReadNode, Reply]:
         """Returns the first usable answer, and the node that gave it."""

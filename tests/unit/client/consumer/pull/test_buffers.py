@@ -156,7 +156,7 @@ def test_all_queues_together_hold_no_more_bytes_than_allowed(monkeypatch: pytest
     asked: list[int] = []
 
     async def pull(
-        requests: PullRequests, queue: Queue, queue_offset: int, *_: object, bytes_max: int
+        requests: PullRequests, queue: Queue, queue_offset: int, *_: object, bytes_max: int, **__: object
     ) -> PullResult:
         asked.append(bytes_max)
         found = messages(queue_offset, 1, size=min(100, bytes_max), queue=queue)
