@@ -53,9 +53,9 @@ def is_dated(field: str) -> Column:
 
 
 def with_text(rows: DataFrame) -> DataFrame:
-    """Adds the body as text, and whether it is valid UTF-8."""
+    """Adds the body as text, and whether it is valid UTF-8. A body that could not be decompressed is not."""
     text = f.expr("CAST(body AS STRING)")
-    return rows.withColumns({LINE: text, IS_TEXT: f.is_valid_utf8(text)})
+    return rows.withColumns({LINE: text, IS_TEXT: f.coalesce(f.is_valid_utf8(text), f.lit(False))})
 
 
 class JsonRows:

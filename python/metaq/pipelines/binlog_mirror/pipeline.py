@@ -179,6 +179,7 @@ def _stream(spark: SparkSession, config: MirrorConfig) -> DataFrame:
         .option("subscribe", config.topic)
         .option("startingOffsets", "earliest")
         .option("columns", "queueId,queueOffset,body")
+        .option("failOnUnreadableBody", "false")
         .option("maxBytesPerTrigger", str(config.batch_bytes))
         .load()
     )

@@ -149,6 +149,7 @@ class LogLake:
             .option("includeProperties", "true")
             .option("maxBytesPerTrigger", str(config.batch_bytes))
             .option("failOnDataLoss", "false" if config.skips_lost else "true")
+            .option("failOnUnreadableBody", "false")
         )
         if config.pattern is not None:
             reader = reader.option("subscribePattern", config.pattern)

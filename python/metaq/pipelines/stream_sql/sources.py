@@ -71,6 +71,8 @@ def _messages(spark: SparkSession, source: SourceConfig) -> DataFrame:
         "includeProperties": "true",
         "maxBytesPerTrigger": str(source.batch_bytes),
         "failOnDataLoss": "false" if source.skips_lost else "true",
+        # Anybody can send such a body. It is a bad message, as others are.
+        "failOnUnreadableBody": "false",
     }
     if source.pattern is not None:
         options["subscribePattern"] = source.pattern

@@ -186,6 +186,7 @@ SOURCE: Final[dict[str, Kind]] = {
     "columns": Kind(_columns, f"some of {', '.join(COLUMN_NAMES)}, separated by commas"),
     "includeProperties": one_of("true", "false", "all"),
     "failOnDataLoss": _TRUTH,
+    "failOnUnreadableBody": _TRUTH,
     "readFrom": one_of("master", "replica"),
     "maxOffsetsPerTrigger": _NUMBER,
     "minOffsetsPerTrigger": _NUMBER,
@@ -272,6 +273,8 @@ class SourceOptions:
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     shows_system_properties: bool = False
     fails_on_data_loss: bool = True
+    fails_on_unreadable_body: bool | None = None
+    """None is the same as `fails_on_data_loss`."""
     prefers_replicas: bool = False
     trigger_offsets_max: int | None = None
     trigger_offsets_min: int | None = None
@@ -338,6 +341,7 @@ _PLAIN: Final = {
     "tags": "tags",
     "sql": "sql",
     "failOnDataLoss": "fails_on_data_loss",
+    "failOnUnreadableBody": "fails_on_unreadable_body",
     "maxOffsetsPerTrigger": "trigger_offsets_max",
     "minOffsetsPerTrigger": "trigger_offsets_min",
     "maxTriggerDelay": "trigger_delay_s_max",

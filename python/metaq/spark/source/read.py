@@ -139,8 +139,9 @@ class _RangeReader:
         queue_offset, reason = unreadable[0]
         place = Range(queue, queue_offset, queue_offset + 1)
         text = f"{place}: the body cannot be decompressed: {reason}"
-        if self._options.fails_on_data_loss:
-            raise UnreadableBody(text, hint="failOnDataLoss=false gives such rows without a body")
+        fails = self._options.fails_on_unreadable_body
+        if self._options.fails_on_data_loss if fails is None else fails:
+            raise UnreadableBody(text, hint="failOnUnreadableBody=false gives such rows without a body")
         for queue_offset, reason in unreadable:
             place = Range(queue, queue_offset, queue_offset + 1)
             _log.warning("going on without a body that cannot be decompressed: %s: %s", place, reason)

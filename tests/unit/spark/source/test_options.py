@@ -96,6 +96,7 @@ def test_every_option_is_taken_by_one_kind_of_query_at_least() -> None:
         "includeProperties": "true",
         "readFrom": "master",
         "failOnDataLoss": "true",
+        "failOnUnreadableBody": "true",
         "commitGroupOffsets": "false",
         "group": "g",
         "subscribe": "t",

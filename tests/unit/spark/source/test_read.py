@@ -7,6 +7,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from metaq.client.session.routes import Queue
+from metaq.errors import UnreadableBody
+from metaq.spark.source import read
+from metaq.spark.source.offsets import Range
+from metaq.spark.source.options import source_options
 from metaq.spark.source.read import is_abandoned
 
 
@@ -30,3 +35,23 @@ def test_only_a_worker_of_spark_whose_pipe_is_broken_is_ended(
     closed = GeneratorExit()
     closed.__context__ = context
     assert is_abandoned(closed) is abandoned
+
+
+@pytest.mark.parametrize(
+    ("given", "fails"),
+    [
+        ({}, True),
+        ({"failOnDataLoss": "false"}, False),
+        ({"failOnUnreadableBody": "false"}, False),
+        ({"failOnDataLoss": "false", "failOnUnreadableBody": "true"}, True),
+    ],
+)
+def test_a_body_that_cannot_be_decompressed_is_not_a_lost_message(given: dict[str, str], fails: bool) -> None:
+    options = source_options({"subscribe": "t", **given}, streaming=False)
+    reader = read._RangeReader(options, Range(Queue("t", "b", 0), 0, 9), "b:1")
+    try:
+        reader._unreadable([(3, "it is damaged")])
+    except UnreadableBody:
+        assert fails
+    else:
+        assert not fails
