@@ -62,8 +62,11 @@ from metaq.work_pools import WorkPool
 
 STANDARD_JSON_SINCE: Final = 401
 """Clients before this version (4.9.4) get broker ids without quotes."""
-REGISTRATIONS_WAITING_MAX: Final = 1_024
+REGISTRATIONS_WAITING_MAX: Final = 512
 """Large registrations of one address that may wait for the thread that reads them. A connection has one."""
+LISTS_WAITING_MAX: Final = 128
+"""Lists that one address may wait for. Together with long routes and registrations, an address does not fill
+all slots of the server."""
 KEY_CHARACTERS_MIN: Final = 16
 KEY_CHARACTERS_MAX: Final = 128
 BROKER_BYTES: Final = 160
@@ -238,7 +241,7 @@ class RouteRequests:
         self._options = options
         self._operators: OperatorSources = operators
         self._clock = clock or Clock()
-        self._lists = WorkPool("lists", 1)
+        self._lists = WorkPool("lists", 1, LISTS_WAITING_MAX)
         self._long_routes = LongRoutes(routes)
 
     @handles(GetRouteInfoByTopic)
@@ -295,7 +298,7 @@ class RouteRequests:
 
             return answer.encoded(self._routes.cluster_info(note))
 
-        return Response(body=await self._lists.run(request.connection, collect))
+        return Response(body=await self._lists.run(source_of(request.remote), collect))
 
     async def _listed(
         self, request: Request, command: type[Command], topics: Callable[[], list[str]]
@@ -307,7 +310,7 @@ class RouteRequests:
             answer.add(sum(map(len, found)) + 3 * len(found), lines=len(found))
             return answer.encoded(TopicList(None, found))
 
-        return Response(body=await self._lists.run(request.connection, collect))
+        return Response(body=await self._lists.run(source_of(request.remote), collect))
 
     @handles(GetAllTopicListFromNameServer)
     async def get_all_topic_list(self, command: GetAllTopicListFromNameServer, request: Request) -> Response:
@@ -329,7 +332,7 @@ class RouteRequests:
             answer.add(sum(map(len, topics)) + 3 * len(topics), lines=len(topics))
             return answer.encoded(TopicList(self._routes.any_address(), topics))
 
-        return Response(body=await self._lists.run(request.connection, collect))
+        return Response(body=await self._lists.run(source_of(request.remote), collect))
 
     @handles(GetUnitTopicList)
     async def get_unit_topic_list(self, command: GetUnitTopicList, request: Request) -> Response:

@@ -16,7 +16,7 @@ from metaq.nameserver.brokers import Registration
 from metaq.nameserver.key_values import KeyValues
 from metaq.nameserver.long_routes import BROKERS_MAX, LongRoutes
 from metaq.nameserver.options import Options
-from metaq.nameserver.requests import RouteRequests
+from metaq.nameserver.requests import LISTS_WAITING_MAX, RouteRequests
 from metaq.nameserver.route_table import RouteTable
 from metaq.nameserver.topic_table import STEP_TOPICS
 from metaq.protocol.bodies import (
@@ -30,6 +30,7 @@ from metaq.protocol.bodies import (
     TopicRouteData,
 )
 from metaq.protocol.commands.routes import (
+    GetAllTopicListFromNameServer,
     GetBrokerClusterInfo,
     GetRouteInfoByTopic,
     GetSystemTopicListFromNameServer,
@@ -267,3 +268,31 @@ def test_a_master_that_is_back_before_the_last_step_has_its_permissions() -> Non
     while routes.sweep():
         pass
     assert all(data.perm == READ | WRITE for data in routes._topics.on("b0000").values())
+
+
+def test_many_connections_of_one_address_do_not_delay_a_list_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_over, order = threading.Event(), list[int]()
+
+    async def run() -> None:
+        desk = Desk(2)
+        topics = desk.routes.topics
+        monkeypatch.setattr(desk.routes, "topics", lambda *_: is_over.wait(60) and topics())
+        begun = []
+        for number in range(LISTS_WAITING_MAX + 9):
+            command = GetAllTopicListFromNameServer()
+            begun.append(desk.begin(command, connection=number, remote=f"10.0.0.1:{number + 1}"))
+            await asyncio.sleep(0)
+        refused = [request for request, _ in begun if request.answers]
+        assert len(refused) == 8, "one runs, and the limit waits"
+        assert "of this address wait" in str(refused[0].answers[0][1])
+        honest, rest = desk.begin(GetBrokerClusterInfo(), connection=9_999, remote="10.0.0.2:1")
+        assert rest is not None
+        rest.add_done_callback(lambda _: order.append(sum(bool(request.answers) for request, _ in begun)))
+        is_over.set()
+        await asyncio.gather(rest, *(other for _, other in begun if other is not None))
+        assert honest.answers[0][0] == 0
+        assert order[0] - len(refused) <= 3, "it waited for one turn of the other address"
+
+    asyncio.run(run())
