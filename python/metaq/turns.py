@@ -3,6 +3,9 @@
 Connections that have not used any time yet are next, then the one that has used the least. So a client that
 asks for little waits for the work that runs, not for a turn of each busy client. Newcomers, however many,
 leave a quarter of the turns to the others.
+
+A pool may count by address instead: then all connections of an address are one, in the order in which they
+came.
 """
 
 from __future__ import annotations
@@ -11,7 +14,10 @@ import asyncio
 import heapq
 import itertools
 from collections import deque
+from typing import TypeAlias
 
+Asker: TypeAlias = int | str
+"""A connection, or an address whose connections share their turns."""
 NEWCOMERS_AT_ONCE = 3
 """Turns of newcomers before one of a connection that has used time."""
 REMEMBERED_MAX = 1_024
@@ -22,22 +28,22 @@ class Turns:
     """The turns of one pool. Times count from the last moment at which nobody waited."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
-        self._newcomers: deque[int] = deque()
-        self._known: list[tuple[float, int, int]] = []
+        self._waiting: dict[Asker, deque[asyncio.Future[None]]] = {}
+        self._newcomers: deque[Asker] = deque()
+        self._known: list[tuple[float, int, Asker]] = []
         """A heap of used time, arrival and connection. Each connection that waits is here once, or among the
         newcomers."""
         self._arrivals = itertools.count()
-        self._used_s: dict[int, float] = {}
+        self._used_s: dict[Asker, float] = {}
         self._least_s = 0.0
         """The used time of the connection of the heap that had the last turn. A connection that was away has
         no less: otherwise it could have all turns until it has caught up."""
         self._newcomers_in_a_row = 0
 
-    def waiting(self, connection: int) -> int:
+    def waiting(self, connection: Asker) -> int:
         return len(self._waiting.get(connection, ()))
 
-    def add(self, connection: int, turn: asyncio.Future[None]) -> None:
+    def add(self, connection: Asker, turn: asyncio.Future[None]) -> None:
         turns = self._waiting.setdefault(connection, deque())
         turns.append(turn)
         if len(turns) == 1:
@@ -58,7 +64,7 @@ class Turns:
                 return turn
         return None
 
-    def _next(self) -> int:
+    def _next(self) -> Asker:
         if self._newcomers and (self._newcomers_in_a_row < NEWCOMERS_AT_ONCE or not self._known):
             self._newcomers_in_a_row += 1
             return self._newcomers.popleft()
@@ -71,7 +77,7 @@ class Turns:
             # It has used more since it was put here.
             self._enqueue(connection)
 
-    def charge(self, connection: int, time_s: float) -> None:
+    def charge(self, connection: Asker, time_s: float) -> None:
         """Notes that a thread has worked for this connection."""
         if not self._waiting:
             self._used_s.clear()
@@ -82,7 +88,7 @@ class Turns:
             most = heapq.nlargest(REMEMBERED_MAX // 2, self._used_s.items(), key=lambda item: item[1])
             self._used_s = dict(most)
 
-    def _enqueue(self, connection: int) -> None:
+    def _enqueue(self, connection: Asker) -> None:
         used_s = self._used_s.get(connection)
         if used_s is None:
             self._newcomers.append(connection)

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
-from metaq.turns import Turns
+from metaq.turns import Asker, Turns
 
 WAITING_MAX = 1_024
 """Pieces of work of one connection that may wait for a thread. A Java client with several groups gives
@@ -89,9 +89,9 @@ class WorkPool:
         )
         self._turns = Turns()
 
-    async def run(self, connection: int, work: Callable[[], _T]) -> _T:
-        """Runs the work on a thread, in this connection's turn. Raises Refused if too much of this connection
-        waits already. If the caller is cancelled, the work does not begin, or ends at its next step."""
+    async def run(self, connection: Asker, work: Callable[[], _T]) -> _T:
+        """Runs the work on a thread, in the turn of this connection or address. Raises Refused if too much of
+        it waits already. If the caller is cancelled, the work does not begin, or ends at its next step."""
         await self._take_thread(connection)
         piece = _Work(work)
         result = asyncio.get_running_loop().run_in_executor(self._threads, piece)
@@ -103,23 +103,24 @@ class WorkPool:
             piece.is_given_up = True
             raise
 
-    def _ended(self, connection: int, piece: _Work[_T], result: asyncio.Future[_T]) -> None:
+    def _ended(self, connection: Asker, piece: _Work[_T], result: asyncio.Future[_T]) -> None:
         if not result.cancelled():
             result.exception()  # Marks it as seen: a caller that was cancelled does not look.
         self._turns.charge(connection, piece.took_s)
         self._pass_on()
 
-    def waiting(self, connection: int) -> int:
+    def waiting(self, connection: Asker) -> int:
         return self._turns.waiting(connection)
 
-    async def _take_thread(self, connection: int) -> None:
+    async def _take_thread(self, connection: Asker) -> None:
         if self._free > 0:
             self._free -= 1
             return
         if self.waiting(connection) >= self._waiting_max:
+            whose = "connection" if isinstance(connection, int) else "address"
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD] {self._waiting_max} requests of this connection wait for a thread "
+                f"[OVERLOAD] {self._waiting_max} requests of this {whose} wait for a thread "
                 f"({self._kind}), the limit; try again later",
             )
         turn = asyncio.get_running_loop().create_future()

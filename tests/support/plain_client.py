@@ -74,9 +74,10 @@ def frame(code: int, fields: dict[str, str], body: bytes = b"", *, opaque: int =
 class PlainClient:
     """One connection to one server."""
 
-    def __init__(self, address: str, timeout_s: float = 60.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 60.0, *, source: str = "") -> None:
+        """`source` is one of the addresses of this machine."""
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self.socket = socket.create_connection((host, int(port)), timeout_s, (source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = bytearray()
         self._opaque = 0

@@ -93,8 +93,9 @@ class Replicas:
     """When the last master left; counts while there is none."""
 
     def data(self) -> BrokerData:
+        # Also called on a thread, while brokers come and go.
         return BrokerData(
-            {broker_id: self.brokers[broker_id].address for broker_id in sorted(self.brokers)},
+            {broker_id: broker.address for broker_id, broker in sorted(self.brokers.items())},
             self.name,
             self.cluster,
             self.acting_master,

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from metaq._core import Clock
-from metaq.nameserver.brokers import Broker, Registration
+from metaq.nameserver.brokers import Broker, Registration, source_of
 from metaq.nameserver.key_values import ORDER_TOPIC_CONFIG, KeyValues
+from metaq.nameserver.long_routes import BROKERS_MAX, LongRoutes, Question, keep_zone
 from metaq.nameserver.options import Options
 from metaq.nameserver.registration_body import QUEUES_MAX, check_name, is_small, read_topics
-from metaq.nameserver.route_table import RouteTable, keep_zone
+from metaq.nameserver.route_table import LongRoute, RouteTable
 from metaq.protocol import names
 from metaq.protocol.bodies import (
+    BrokerData,
     BrokerMemberGroup,
     BrokerMemberGroupBody,
     DataVersion,
@@ -60,8 +62,11 @@ from metaq.work_pools import WorkPool
 
 STANDARD_JSON_SINCE: Final = 401
 """Clients before this version (4.9.4) get broker ids without quotes."""
-REGISTRATIONS_WAITING_MAX: Final = 16
-"""Large registrations of one connection that may wait for the thread that reads them."""
+REGISTRATIONS_WAITING_MAX: Final = 512
+"""Large registrations of one address that may wait for the thread that reads them. A connection has one."""
+LISTS_WAITING_MAX: Final = 128
+"""Lists that one address may wait for. Together with long routes and registrations, an address does not fill
+all slots of the server."""
 KEY_CHARACTERS_MIN: Final = 16
 KEY_CHARACTERS_MAX: Final = 128
 BROKER_BYTES: Final = 160
@@ -118,7 +123,9 @@ class BrokerRequests:
 
     async def _register_apart(self, command: RegisterBroker, request: Request) -> Response:
         """Reads the body in a thread, and takes the topics in small steps."""
-        topics = await self._reading.run(request.connection, lambda: self._read(command, request))
+        # By address: otherwise many connections of a stranger would delay the brokers.
+        source = source_of(request.remote)
+        topics = await self._reading.run(source, lambda: self._read(command, request))
         if request.connection not in self._waiting:
             return RESPONDED
         steps = self._routes.register_in_steps(
@@ -234,16 +241,22 @@ class RouteRequests:
         self._options = options
         self._operators: OperatorSources = operators
         self._clock = clock or Clock()
-        self._lists = WorkPool("lists", 1)
+        self._lists = WorkPool("lists", 1, LISTS_WAITING_MAX)
+        self._long_routes = LongRoutes(routes)
 
     @handles(GetRouteInfoByTopic)
-    def get_route_info_by_topic(self, command: GetRouteInfoByTopic, request: Request) -> Response:
+    def get_route_info_by_topic(
+        self, command: GetRouteInfoByTopic, request: Request
+    ) -> Response | Awaitable[Response]:
         switches = self._options.switches
-        route = self._routes.route(command.topic, acting_master=switches.support_acting_master)
-        if route is None:
-            raise Refused(
-                ResponseCode.TOPIC_NOT_EXIST, f"no broker has registered the topic {command.topic[:255]!r}"
+        try:
+            route = self._routes.route(
+                command.topic, acting_master=switches.support_acting_master, brokers_max=BROKERS_MAX
             )
+        except LongRoute:
+            return self._long_route(command, request)
+        if route is None:
+            raise _no_route(command)
         if switches.order_message_enable:
             route.order_topic_conf = self._key_values.get(ORDER_TOPIC_CONFIG, command.topic)
         if command.zone_name and (command.zone_mode or "").lower() == "true":
@@ -251,17 +264,41 @@ class RouteRequests:
         standard = command.accept_standard_json_only or request.version >= STANDARD_JSON_SINCE
         return Response(body=route.encode(bare_integer_keys=not standard))
 
+    def _long_route(self, command: GetRouteInfoByTopic, request: Request) -> Response | Awaitable[Response]:
+        switches, topic = self._options.switches, command.topic
+        by_zone = command.zone_name and (command.zone_mode or "").lower() == "true"
+        question = Question(
+            topic,
+            acting_master=switches.support_acting_master,
+            order_conf=self._key_values.get(ORDER_TOPIC_CONFIG, topic)
+            if switches.order_message_enable
+            else None,
+            zone=command.zone_name if by_zone else None,
+            is_standard=command.accept_standard_json_only or request.version >= STANDARD_JSON_SINCE,
+        )
+        kept = self._long_routes.kept(question)
+        if kept is not None:
+            return Response(body=kept)
+
+        async def write() -> Response:
+            body = await self._long_routes.body(question, request)
+            if body is None:
+                raise _no_route(command)
+            return Response(body=body)
+
+        return write()
+
     @handles(GetBrokerClusterInfo)
     async def get_broker_cluster_info(self, command: GetBrokerClusterInfo, request: Request) -> Response:
-        info = self._routes.cluster_info()
-
-        def encode() -> bytes:
+        def collect() -> bytes:
             answer = BoundedAnswer(GetBrokerClusterInfo)
-            for name, data in info.broker_addr_table.items():
-                answer.add(BROKER_BYTES + 3 * len(name), lines=1 + len(data.broker_addrs))
-            return answer.encoded(info)
 
-        return Response(body=await self._lists.run(request.connection, encode))
+            def note(data: BrokerData) -> None:
+                answer.add(BROKER_BYTES + 3 * len(data.broker_name), lines=1 + len(data.broker_addrs))
+
+            return answer.encoded(self._routes.cluster_info(note))
+
+        return Response(body=await self._lists.run(source_of(request.remote), collect))
 
     async def _listed(
         self, request: Request, command: type[Command], topics: Callable[[], list[str]]
@@ -273,7 +310,7 @@ class RouteRequests:
             answer.add(sum(map(len, found)) + 3 * len(found), lines=len(found))
             return answer.encoded(TopicList(None, found))
 
-        return Response(body=await self._lists.run(request.connection, collect))
+        return Response(body=await self._lists.run(source_of(request.remote), collect))
 
     @handles(GetAllTopicListFromNameServer)
     async def get_all_topic_list(self, command: GetAllTopicListFromNameServer, request: Request) -> Response:
@@ -284,11 +321,18 @@ class RouteRequests:
         return await self._listed(request, GetTopicsByCluster, lambda: self._routes.topics(command.cluster))
 
     @handles(GetSystemTopicListFromNameServer)
-    def get_system_topic_list(self, command: GetSystemTopicListFromNameServer, request: Request) -> Response:
-        # Every broker has a topic with its own name and one with its cluster's name.
-        clusters = self._routes.clusters()
-        topics = [*clusters, *(name for names in clusters.values() for name in names)]
-        return _topic_list(topics, self._routes.any_address())
+    async def get_system_topic_list(
+        self, command: GetSystemTopicListFromNameServer, request: Request
+    ) -> Response:
+        def collect() -> bytes:
+            answer = BoundedAnswer(GetSystemTopicListFromNameServer)
+            # Every broker has a topic with its own name and one with its cluster's name.
+            clusters = self._routes.clusters()
+            topics = [*clusters, *(name for names in clusters.values() for name in names)]
+            answer.add(sum(map(len, topics)) + 3 * len(topics), lines=len(topics))
+            return answer.encoded(TopicList(self._routes.any_address(), topics))
+
+        return Response(body=await self._lists.run(source_of(request.remote), collect))
 
     @handles(GetUnitTopicList)
     async def get_unit_topic_list(self, command: GetUnitTopicList, request: Request) -> Response:
@@ -385,8 +429,10 @@ def _check_key(key: str | None) -> None:
         )
 
 
-def _topic_list(topics: list[str], broker_address: str | None = None) -> Response:
-    return Response(body=TopicList(broker_address, topics).encode())
+def _no_route(command: GetRouteInfoByTopic) -> Refused:
+    return Refused(
+        ResponseCode.TOPIC_NOT_EXIST, f"no broker has registered the topic {command.topic[:255]!r}"
+    )
 
 
 def _check_address(what: str, address: str) -> None:

@@ -7,27 +7,21 @@ one with id 0 is the master, and topics belong to the name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator, Iterator
+import sys
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from functools import partial
-from itertools import islice
 from operator import itemgetter
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 from metaq.nameserver.brokers import Broker, Registration, Replicas, source_of
-from metaq.nameserver.claims import (
-    EPOCH_MAX,
-    Claims,
-    address_place,
-    cluster_place,
-    id_place,
-    may_follow,
-)
+from metaq.nameserver.claims import EPOCH_MAX, Claims, address_place, cluster_place, id_place, may_follow
 from metaq.nameserver.shares import Shares
 from metaq.nameserver.topic_shares import TopicShares
-from metaq.nameserver.topic_table import STEP_TOPICS, TopicTable
+from metaq.nameserver.topic_table import TopicTable, in_steps, queue_data
 from metaq.protocol.bodies import (
     READ,
     WRITE,
+    BrokerData,
     ClusterInfo,
     DataVersion,
     QueueData,
@@ -42,10 +36,12 @@ from metaq.settings import NameServerSettings
 
 _log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 EXPIRY_MS: Final = 120_000
 """The silence after which a broker is gone, unless its registration asks for a shorter one."""
+
+
+class LongRoute(Exception):
+    """The route has more brokers than the caller allows."""
 
 
 class RouteTable:
@@ -62,6 +58,8 @@ class RouteTable:
         self._claims = Claims()
         self._shares = Shares(self._limits)
         self._topic_shares = TopicShares(self._limits, self._replicas, self._topics, self._shares)
+        self.changes = 0
+        """Counts what may change an answer, after each change: long answers are made on another thread."""
 
     @property
     def broker_topics_max(self) -> int:
@@ -107,9 +105,11 @@ class RouteTable:
         self._shares.came(broker)
         if broker.connection >= 0:
             self._by_connection[broker.connection] = broker.address
+        self.changes += 1
         for step in self._topics_to_take(registration, replicas, known, drop_missing_topics):
             self._topics.sweep()  # The topics of those that made room go first.
             step()
+            self.changes += 1
             yield
             if self._by_address.get(broker.address) is not broker or min(replicas.brokers) < broker.broker_id:
                 return None  # It has left meanwhile, or its master is here.
@@ -194,7 +194,8 @@ class RouteTable:
             topics = len(self._topics.on(broker.name))
             self._topics.drop_all_on(broker.name)
         elif replicas.acting_master and not replicas.has_master:
-            self._topics.change_permissions(broker.name, lambda permission: permission & ~WRITE)
+            self._topics.lower(broker.name)
+        self.changes += 1
         if keep:
             self._shares.keep_place(broker, now_ms, topics)
 
@@ -264,7 +265,7 @@ class RouteTable:
         return broker.version
 
     def sweep(self) -> bool:
-        """Goes on with removing the topics of brokers that are gone; False if there are none left."""
+        """Goes on with changing the topics of brokers that are gone; False if there are none left."""
         return self._topics.sweep()
 
     # Topics
@@ -287,6 +288,7 @@ class RouteTable:
                 self._topics.put(topic, data)
             elif topic in self._topics.on(data.broker_name):
                 self._topics.drop(topic, data.broker_name)  # Its broker has deleted it.
+        self.changes += 1
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forgets the topic on all brokers, or on the brokers of one cluster."""
@@ -294,6 +296,7 @@ class RouteTable:
             replicas = self._replicas.get(name)
             if cluster is None or (replicas is not None and replicas.cluster == cluster):
                 self._topics.drop(topic, name)
+        self.changes += 1
 
     def has_topic(self, topic: str, cluster: str | None = None) -> bool:
         """Whether a broker, or a broker of this cluster, has the topic."""
@@ -304,35 +307,66 @@ class RouteTable:
 
     def wipe_write_permission(self, name: str) -> int:
         """Takes the write permission from all topics of the broker; returns how many there are."""
-        return self._topics.change_permissions(name, lambda permission: permission & ~WRITE)
+        count = self._topics.lower(name)
+        self.changes += 1
+        return count
 
     def add_write_permission(self, name: str) -> int:
         """Gives the write permission back."""
-        return self._topics.change_permissions(name, lambda _: READ | WRITE)
+        count = self._topics.change_permissions(name, lambda _: READ | WRITE)
+        self.changes += 1
+        return count
 
     # Answers
 
-    def route(self, topic: str, *, acting_master: bool = True) -> TopicRouteData | None:
+    def route(
+        self,
+        topic: str,
+        *,
+        acting_master: bool = True,
+        brokers_max: int = sys.maxsize,
+        stepwise: Callable[[Iterable[str]], Iterable[str]] | None = None,
+    ) -> TopicRouteData | None:
         """The route of a topic, or None. If a broker name has lost its master, allows an acting one and has
-        no writable queues, one of its replicas is shown as master, so that consumers that need one go on."""
+        no writable queues, one of its replicas is shown as master, so that consumers that need one go on.
+        Raises LongRoute if more than `brokers_max` broker names have the topic. On a thread, `stepwise` lets
+        the event loop run."""
+        if self._topics.spread(topic) > brokers_max:
+            raise LongRoute
         queues = self._topics.of(topic)
         if not queues:
             return None
-        brokers = [self._replicas[name].data() for name in sorted(queues) if name in self._replicas]
+        if stepwise is not None:
+            queues = dict(queues)
+        names = sorted(queues)
+        shows_acting = acting_master and not topic.startswith(MEMBERS_TOPIC_PREFIX)
+        brokers: list[BrokerData] = []
+        for name in names if stepwise is None else stepwise(names):
+            replicas = self._replicas.get(name)
+            if replicas is None:
+                continue
+            data = replicas.data()
+            if shows_acting and replicas.acting_master and not queues[name].perm & WRITE:
+                acting = replicas.acting()
+                if acting is not None:
+                    data.broker_addrs.pop(acting.broker_id, None)
+                    data.broker_addrs = {MASTER_ID: acting.address} | data.broker_addrs
+            brokers.append(data)
         if not brokers:
             return None
-        if acting_master and not topic.startswith(MEMBERS_TOPIC_PREFIX):
-            for data in brokers:
-                acting = self._replicas[data.broker_name].acting()
-                if acting is not None and not queues[data.broker_name].perm & WRITE:
-                    del data.broker_addrs[acting.broker_id]
-                    data.broker_addrs = {MASTER_ID: acting.address} | data.broker_addrs
-        return TopicRouteData(broker_datas=brokers, queue_datas=[queues[name] for name in sorted(queues)])
+        return TopicRouteData(broker_datas=brokers, queue_datas=[queues[name] for name in names])
 
-    def cluster_info(self) -> ClusterInfo:
-        return ClusterInfo(
-            {name: self._replicas[name].data() for name in sorted(self._replicas)}, self.clusters()
-        )
+    def cluster_info(self, note: Callable[[BrokerData], None] = lambda data: None) -> ClusterInfo:
+        """All brokers. On a thread, `note` counts them and lets the event loop run."""
+        info = ClusterInfo()
+        clusters: dict[str, list[str]] = {}
+        # Also called on a thread, while brokers come and go.
+        for name, replicas in sorted(self._replicas.items(), key=itemgetter(0)):
+            data = info.broker_addr_table[name] = replicas.data()
+            note(data)
+            clusters.setdefault(data.cluster, []).append(name)
+        info.cluster_addr_table = dict(sorted(clusters.items()))
+        return info
 
     def clusters(self) -> dict[str, list[str]]:
         """The broker names of each cluster."""
@@ -353,7 +387,7 @@ class RouteTable:
 
     def any_address(self) -> str | None:
         """The address of some broker, preferably of a master."""
-        brokers = self._by_address.values()
+        brokers = list(self._by_address.values())  # Also called on a thread.
         found = min(brokers, key=lambda broker: (broker.broker_id, broker.name), default=None)
         return None if found is None else found.address
 
@@ -541,7 +575,7 @@ class RouteTable:
             held = self._topics.on(new.name)
             for topic, config in some:
                 if topic not in held or (changed and (leads or replicas.master is None)):
-                    self._topics.put(topic, _queue_data(new.name, config, writable=leads))
+                    self._topics.put(topic, queue_data(new.name, config, writable=leads))
 
         def drop(some: Collection[str]) -> None:
             held = self._topics.on(new.name)
@@ -549,29 +583,11 @@ class RouteTable:
                 if topic in held:
                     self._topics.drop(topic, new.name)
 
-        for named in _in_steps(topics.items()):
+        for named in in_steps(topics.items()):
             yield partial(put, named)
         if drop_missing and leads and changed:
-            for missing in _in_steps([topic for topic in self._topics.on(new.name) if topic not in topics]):
+            for missing in in_steps([topic for topic in self._topics.on(new.name) if topic not in topics]):
                 yield partial(drop, missing)
-
-
-def _in_steps(items: Collection[_T]) -> Iterator[list[_T]]:
-    rest = iter(items)
-    while some := list(islice(rest, STEP_TOPICS)):
-        yield some
-
-
-def keep_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
-    """Keeps only the brokers of one zone, and brokers without a master in any zone."""
-    kept = [
-        data
-        for data in route.broker_datas
-        if MASTER_ID not in data.broker_addrs or (data.zone_name or "").lower() == zone.lower()
-    ]
-    left_out = {data.broker_name for data in route.broker_datas} - {data.broker_name for data in kept}
-    queues = [data for data in route.queue_datas if data.broker_name not in left_out]
-    return TopicRouteData(kept, route.filter_server_table, route.order_topic_conf, queues)
 
 
 def _note(remote: str, text: str, *arguments: object) -> None:
@@ -580,13 +596,3 @@ def _note(remote: str, text: str, *arguments: object) -> None:
 
 def _warn(remote: str, text: str, *arguments: object) -> None:
     peer_log.write(_log, logging.WARNING, remote, text, *arguments)
-
-
-def _queue_data(name: str, config: TopicConfig, *, writable: bool) -> QueueData:
-    return QueueData(
-        broker_name=name,
-        perm=config.perm if writable else config.perm & ~WRITE,
-        read_queue_nums=config.read_queue_nums,
-        topic_sys_flag=config.topic_sys_flag,
-        write_queue_nums=config.write_queue_nums,
-    )

@@ -156,3 +156,39 @@ def test_a_broker_that_leaves_meanwhile_is_not_registered() -> None:
         assert desk.routes.topics() == []
 
     asyncio.run(run())
+
+
+def test_many_connections_of_one_address_do_not_delay_a_broker_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_over, order = threading.Event(), []
+
+    def read(command: RegisterBroker, *_: Any) -> TopicConfigTable:
+        is_over.wait(60)
+        order.append(command.broker_addr)
+        return table(3)
+
+    monkeypatch.setattr(requests, "read_topics", read)
+
+    async def run() -> None:
+        desk = Desk()
+        tasks = []
+        for number in range(41):
+            # The last one is the broker; all others come from the address of a stranger.
+            host = "10.0.0.1" if number < 40 else "10.0.0.2"
+            command = RegisterBroker(f"b{number}", f"{host}:{number + 1}", "c", 0)
+            _, task = desk.ask(
+                FakeRequest(
+                    *(command.code, command.to_fields(), PLAIN),
+                    connection=number,
+                    remote=f"{host}:{50_000 + number}",
+                )
+            )
+            assert task is not None
+            tasks.append(task)
+            await asyncio.sleep(0)
+        is_over.set()
+        await asyncio.gather(*tasks)
+        assert len(order) == 41 and order.index("10.0.0.2:41") <= 2
+
+    asyncio.run(run())

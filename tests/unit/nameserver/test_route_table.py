@@ -10,7 +10,8 @@ import hypothesis.strategies as st
 import pytest
 
 from metaq.nameserver.brokers import Registration
-from metaq.nameserver.route_table import EXPIRY_MS, RouteTable, keep_zone
+from metaq.nameserver.long_routes import keep_zone
+from metaq.nameserver.route_table import EXPIRY_MS, RouteTable
 from metaq.nameserver.topic_table import TopicTable
 from metaq.protocol.bodies import DataVersion, QueueData, TopicConfig, TopicConfigTable
 from metaq.protocol.errors import Refused

@@ -26,7 +26,7 @@ use crate::net::answers::Answers;
 use crate::net::connection;
 use crate::net::counts::{Counts, ListenerFigures};
 use crate::net::crossing::{Crossing, CrossingLimits, Event};
-use crate::net::crowds::{Crowds, Places};
+use crate::net::crowds::{Crowd, Crowds, Places};
 use crate::net::held_appends::HeldAppends;
 use crate::net::memory::{Memory, PeerMemory};
 use crate::net::newcomers::Newcomers;
@@ -89,6 +89,7 @@ pub struct Shared {
     peers: Mutex<HashMap<u64, Arc<Peer>, RandomState>>,
     per_address: Mutex<HashMap<IpAddr, usize, RandomState>>,
     newcomers: Newcomers,
+    crowd: Mutex<Crowd>,
     /// The sums of connections that have ended.
     ended: Counts,
     next_peer: AtomicU64,
@@ -135,6 +136,7 @@ impl Listener {
             leaving: ArcSwapOption::empty(),
             peers: Mutex::default(),
             per_address: Mutex::default(),
+            crowd: Mutex::default(),
             ended: Counts::default(),
             next_peer: AtomicU64::new(1),
             next_opaque: AtomicI32::new(1),
@@ -335,11 +337,37 @@ impl Shared {
         self.peers.lock().values().cloned().collect()
     }
 
-    /// Admits a socket if the limits allow it. A connection that has sent no frame yet makes way for it, if there is one.
+    /// Makes a connection give its place to a newcomer: one of the network that has most, or else one that has sent no frame
+    /// yet. False if none does.
+    fn make_way(&self, newcomer: IpAddr) -> bool {
+        let mut crowd = self.crowd.lock();
+        let least_used = crowd.take_least_used(newcomer, Instant::now(), || self.peers());
+        let Some(peer) = least_used else {
+            // A newcomer from a large network must not take the place of those who have just come from another one.
+            let oldest =
+                self.newcomers.take_oldest(|network| crowd.count_of(network) >= crowd.count_of(newcomer));
+            oldest.iter().for_each(|oldest| oldest.close_silent());
+            return oldest.is_some();
+        };
+        if !peer.has_spoken() {
+            self.newcomers.remove(&peer);
+            peer.close_silent();
+            return true;
+        }
+        peer.cut(|| {
+            format!(
+                "all {} places are taken (connections_max), its network has most of them, and it has sent the fewest requests",
+                self.settings.connections_max
+            )
+        });
+        true
+    }
+
+    /// Admits a socket if the limits allow it, or if another connection makes way for it.
     fn admit(self: &Arc<Self>, stream: TcpStream, remote: SocketAddr) {
-        if self.peers.lock().len() >= self.settings.connections_max {
-            let Some(oldest) = self.newcomers.take_oldest() else { return };
-            oldest.close_silent();
+        let is_full = self.peers.lock().len() >= self.settings.connections_max;
+        if is_full && !self.make_way(remote.ip()) {
+            return;
         }
         {
             let mut per_address = self.per_address.lock();

@@ -41,7 +41,7 @@ impl Newcomers {
     /// Adds a connection, and returns the one that makes way for it.
     pub(crate) fn add(&self, peer: &Arc<Peer>) -> Option<Arc<Peer>> {
         let mut table = self.table.lock();
-        let oldest = if table.count >= self.count_max { table.take_oldest() } else { None };
+        let oldest = if table.count >= self.count_max { table.take_oldest(|_| true) } else { None };
         table.of_network.entry(network_of(peer.remote.ip())).or_default().insert(peer.id, Arc::clone(peer));
         table.count += 1;
         oldest
@@ -52,9 +52,9 @@ impl Newcomers {
         self.table.lock().remove(network_of(peer.remote.ip()), peer.id);
     }
 
-    /// Takes out the connection that makes way if there is no room for any more.
-    pub(crate) fn take_oldest(&self) -> Option<Arc<Peer>> {
-        self.table.lock().take_oldest()
+    /// Takes out the connection of these networks that makes way if there is no room for any more.
+    pub(crate) fn take_oldest(&self, may_be_of: impl Fn(IpAddr) -> bool) -> Option<Arc<Peer>> {
+        self.table.lock().take_oldest(may_be_of)
     }
 
     /// The same if there is no room for more of an address.
@@ -80,9 +80,10 @@ impl Table {
     }
 
     /// The oldest of the network that has most; if several have as many, the oldest of all these.
-    fn take_oldest(&mut self) -> Option<Arc<Peer>> {
-        let most = self.of_network.values().map(BTreeMap::len).max()?;
-        let largest = self.of_network.iter().filter(|(_, peers)| peers.len() == most);
+    fn take_oldest(&mut self, may_be_of: impl Fn(IpAddr) -> bool) -> Option<Arc<Peer>> {
+        let networks = || self.of_network.iter().filter(|(network, _)| may_be_of(**network));
+        let most = networks().map(|(_, peers)| peers.len()).max()?;
+        let largest = networks().filter(|(_, peers)| peers.len() == most);
         let firsts = largest.filter_map(|(network, peers)| Some((*peers.first_key_value()?.0, *network)));
         let (id, network) = firsts.min()?;
         self.remove(network, id)
@@ -111,7 +112,8 @@ mod tests {
         assert_eq!(newcomers.take_oldest_of(other.into()).map(|oldest| oldest.id), None);
         newcomers.remove(&peer(3, crowd));
         newcomers.remove(&peer(3, crowd));
-        let left = [(); 3].map(|()| newcomers.take_oldest().map(|oldest| oldest.id));
+        assert!(newcomers.take_oldest(|network| network == IpAddr::from([192, 0, 2, 3])).is_none());
+        let left = [(); 3].map(|()| newcomers.take_oldest(|_| true).map(|oldest| oldest.id));
         assert_eq!(left, [Some(4), Some(6), None]);
         assert!(newcomers.table.lock().of_network.is_empty() && newcomers.table.lock().count == 0);
     }

@@ -15,6 +15,8 @@ use crate::net::answers::Answers;
 use crate::net::counts::Counts;
 use crate::net::memory::PeerMemory;
 
+const DAY_MS: u64 = 86_400_000;
+
 /// Shared by the connection's task, the threads that answer it (Python, wake-ups) and the caretaker.
 pub struct Peer {
     pub id: u64,
@@ -227,6 +229,11 @@ impl Peer {
 
     pub fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
+    }
+
+    /// How many requests it would have sent in a day, as it has done since it came.
+    pub fn requests_per_day(&self) -> u64 {
+        self.counts.requests.get().saturating_mul(DAY_MS) / (self.now_ms() + 1)
     }
 
     /// Notes that something came, and returns the time.

@@ -144,6 +144,35 @@ fn connections_that_say_nothing_make_way_when_all_places_of_an_address_are_taken
 }
 
 #[test]
+fn an_address_with_all_places_gives_some_of_them_to_others() {
+    let plane = Plane::with(|setup| setup.server.connections_max = 8);
+    let port = plane.listener.port();
+    let mut crowd: Vec<_> = (0..8).map(|_| Client::connect_from([127, 0, 0, 2], port)).collect();
+    for client in &mut crowd {
+        client.put("m");
+    }
+    let (used, unused) = crowd.split_at_mut(5);
+    for _ in 0..100 {
+        for client in &mut *used {
+            client.put("m");
+        }
+    }
+    assert!(Client::connect_from([127, 0, 0, 2], port).try_answer().is_none());
+    let mut newcomers: Vec<_> = (0..3).map(|_| plane.connect()).collect();
+    eventually("three have made way", || plane.counts().connections_cut == 3);
+    assert!(Client::connect_from([127, 0, 0, 2], port).try_answer().is_none());
+    for newcomer in &mut newcomers {
+        newcomer.put("m");
+    }
+    assert!(plane.connect().try_answer().is_none(), "the others are fewer than twice as many");
+    for client in used.iter_mut().chain(&mut newcomers) {
+        client.put("m");
+    }
+    assert_eq!(unused.iter_mut().filter_map(|client| client.try_answer()).count(), 0);
+    assert_eq!((plane.counts().connections, plane.counts().connections_cut), (8, 3));
+}
+
+#[test]
 fn a_connection_that_spoke_may_be_silent_for_longer_than_a_newcomer() {
     let plane = Plane::with(|setup| setup.server.first_frame_deadline_ms = 700);
     let mut speaker = plane.connect();
