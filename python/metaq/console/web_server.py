@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from metaq.connection_shares import ConnectionShares, CountedConnection
 from metaq.console.access.headers import SecureHeaders
 from metaq.console.access.log_brake import LogBrake
+from metaq.plain_requests import PlainRequests
 
 _uvicorn_log = logging.getLogger("uvicorn.error")
 _uvicorn_log.addFilter(LogBrake())
@@ -158,6 +159,8 @@ class _LimitedProtocol(H11Protocol):
 
     def __init__(self, counted: CountedConnection, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        # Browsers send no chunks.
+        self.conn: PlainRequests = PlainRequests(REQUEST_HEAD_BYTES_MAX, takes_bodies=True)
         self._counted = counted
         self._read_deadline = _Deadline(self.loop, REQUEST_HEAD_TIMEOUT_S)
         self._write_deadline = _Deadline(self.loop, WRITE_TIMEOUT_S)
@@ -190,6 +193,9 @@ class _LimitedProtocol(H11Protocol):
         self._write_deadline.lift()
         super().resume_writing()
         self._count()
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(self.conn.refusal or msg)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 import h11
 
 from metaq.connection_shares import ConnectionShares, CountedConnection
+from metaq.monitoring.shared_page import SharedPage
+from metaq.plain_requests import PlainRequests
 
 _log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 16 * 1024
 CONNECTIONS_MAX = 128
 WAITING_PER_ADDRESS_MAX = 32
-"""Connections of one address that have not sent a whole request, or do not read the answer."""
-PAGES_MAX = 16
-"""Pages that are made at the same time. Further requests get code 503. Probes do not count."""
+"""Connections of one address. Each may be closed to make room, because each can be opened again."""
+PAGES_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of all pages that peers have not read yet. Two pages may always wait for them."""
+SLICE_BYTES = 64 * 1024
+"""How much of a page is given to a connection at once."""
 REQUEST_S = 10.0
 """Time for the first request to arrive whole."""
 IDLE_S = 30.0
@@ -43,14 +48,15 @@ Page = Callable[[], Awaitable[Response]]
 class WebServer:
     """Serves a few pages by their paths. Every request is a GET or HEAD without a body.
 
-    Probes are pages that are made at once. They are answered however many other requests wait. Peers that
-    stay silent make room for new ones.
+    Probes are pages that are made at once. Everybody who waits for another page gets the same one. Peers that
+    stay silent, and those who have waited longest, make room for new ones.
     """
 
     def __init__(self, pages: dict[str, Page], probes: dict[str, Page]) -> None:
-        self._pages = {**pages, **probes}
-        self._probes = frozenset(probes)
-        self._pages_in_work = 0
+        self._pages = {path: SharedPage(partial(_make, path, page)) for path, page in pages.items()}
+        self._probes = {path: partial(_make, path, page) for path, page in probes.items()}
+        self._unread: dict[asyncio.StreamWriter, Response] = {}
+        """Pages that are being written, the oldest first."""
         self._shares = ConnectionShares(CONNECTIONS_MAX, WAITING_PER_ADDRESS_MAX)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,6 +82,8 @@ class WebServer:
         if server is None:
             return
         server.close()
+        for page in self._pages.values():
+            page.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -89,6 +97,8 @@ class WebServer:
             writer.transport.abort()
             return
         self._tasks.add(task)
+        # An answer has been written when the system has all of it; the rest would be lost at the end.
+        writer.transport.set_write_buffer_limits(high=0)
         try:
             await self._converse(reader, writer, connection)
         except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
@@ -105,7 +115,7 @@ class WebServer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counted: CountedConnection
     ) -> None:
         """Answers one request after the other until the peer closes the connection."""
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
+        connection = PlainRequests(REQUEST_BYTES_MAX, takes_bodies=False)
         deadline_s = REQUEST_S
         while True:
             try:
@@ -113,15 +123,20 @@ class WebServer:
             except h11.RemoteProtocolError as error:
                 if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                     status = HTTPStatus(error.error_status_hint)
-                    refusal = Response(status, f"{status.phrase}\n".encode())
+                    refusal = Response(status, f"{connection.refusal or status.phrase}\n".encode())
                     await _write(connection, writer, refusal, with_body=True, closes=True)
                 return
             if request is None:
                 return
+            # It has just shown that it is alive, so it is the last of its address to be closed.
             counted.work()
-            response = await self._answer(request)
             counted.wait()
-            await _write(connection, writer, response, with_body=request.method != b"HEAD", closes=False)
+            response = await self._answer(request)
+            # Nobody needs several requests at once, and many of them would keep others waiting.
+            closes = bool(connection.trailing_data[0])
+            with self._reading(writer, response):
+                with_body = request.method != b"HEAD"
+                await _write(connection, writer, response, with_body=with_body, closes=closes)
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                 return
             connection.start_next_cycle()
@@ -131,20 +146,27 @@ class WebServer:
         path = request.target.partition(b"?")[0].decode("latin-1")
         if request.method not in (b"GET", b"HEAD"):
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD are served here\n")
-        page = self._pages.get(path)
-        if page is None:
-            known = ", ".join(sorted(self._pages))
-            return Response(HTTPStatus.NOT_FOUND, f"there is no such page; there are {known}\n".encode())
-        if path in self._probes:
-            return await _make(path, page)
-        if self._pages_in_work >= PAGES_MAX:
-            busy = f"{PAGES_MAX} requests are being answered already; try again later\n"
-            return Response(HTTPStatus.SERVICE_UNAVAILABLE, busy.encode())
-        self._pages_in_work += 1
+        if (probe := self._probes.get(path)) is not None:
+            return await probe()
+        if (page := self._pages.get(path)) is not None:
+            return await page.next()
+        known = ", ".join(sorted((*self._pages, *self._probes)))
+        return Response(HTTPStatus.NOT_FOUND, f"there is no such page; there are {known}\n".encode())
+
+    @contextlib.contextmanager
+    def _reading(self, writer: asyncio.StreamWriter, response: Response) -> Iterator[None]:
+        """Counts a page that a peer reads. Closes the connections of older pages if these are too many."""
+        self._unread[writer] = response
         try:
-            return await _make(path, page)
+            for oldest in list(self._unread):
+                sizes = {id(page): len(page.body) for page in self._unread.values()}
+                if len(sizes) <= 2 or sum(sizes.values()) <= PAGES_BYTES_MAX:
+                    break
+                del self._unread[oldest]
+                oldest.transport.abort()
+            yield
         finally:
-            self._pages_in_work -= 1
+            self._unread.pop(writer, None)
 
 
 async def _make(path: str, page: Page) -> Response:
@@ -158,7 +180,7 @@ async def _make(path: str, page: Page) -> Response:
 async def _read_request(
     connection: h11.Connection, reader: asyncio.StreamReader, deadline_s: float
 ) -> h11.Request | None:
-    """Returns the next request, after its body; None at the end of the connection. Raises TimeoutError."""
+    """Returns the next request; None at the end of the connection. Raises TimeoutError."""
     request: h11.Request | None = None
     async with asyncio.timeout(deadline_s):
         while True:
@@ -189,10 +211,13 @@ async def _write(
     ]
     if closes:
         headers.append(("connection", "close"))
-    events: list[h11.Event] = [h11.Response(status_code=response.status, headers=headers)]
-    if with_body:
-        events.append(h11.Data(data=response.body))
-    for event in (*events, h11.EndOfMessage()):
-        writer.write(connection.send(event) or b"")
+    writer.write(connection.send(h11.Response(status_code=response.status, headers=headers)) or b"")
+    body = memoryview(response.body if with_body else b"")
+    # A connection whose peer does not read holds one slice. All of them share the page.
+    for begin in range(0, len(body), SLICE_BYTES):
+        writer.write(connection.send(h11.Data(data=bytes(body[begin : begin + SLICE_BYTES]))) or b"")
+        async with asyncio.timeout(IDLE_S):
+            await writer.drain()
+    writer.write(connection.send(h11.EndOfMessage()) or b"")
     async with asyncio.timeout(IDLE_S):
         await writer.drain()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import socket
 import ssl
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import h11
 import pytest
 
 from metaq.console import web_server
@@ -205,3 +207,26 @@ def test_large_heads_are_refused(tmp_path: Path) -> None:
     with served_app(tmp_path) as app, connected(app) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 40_000)
         assert client.recv(65_536).startswith(b"HTTP/1.1 400 ")
+
+
+def test_bodies_in_chunks_are_refused_by_their_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's body in one-byte chunks would keep everybody waiting."""
+    data: list[h11.Event] = []
+    make = h11.Data.__init__
+
+    def counted(self: h11.Data, *arguments: object, **options: object) -> None:
+        data.append(self)
+        make(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(h11.Data, "__init__", counted)
+    with served_app(tmp_path) as app, connected(app) as client:
+        head = b"POST /login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        client.sendall(head + b"1\r\nx\r\n" * 5_000)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while received := client.recv(65_536):
+                answer += received
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+        # The answer has one.
+        assert len(data) <= 1
+        assert app.visitor().get("/login").status == 200

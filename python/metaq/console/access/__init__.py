@@ -7,6 +7,7 @@ passwords.py   sign-in by password, and the brake on guesses
 access.py      all of these, as one object that pages and middleware share
 hosts.py       the Host and Origin headers that are accepted
 body.py        limits of a request's body
+cookies.py     the cookies that are read
 log_brake.py   a limit on lines in the log that anybody can cause
 middleware.py  checks every request before a page sees it
 sign_in.py     the pages /login and /logout

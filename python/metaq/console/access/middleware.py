@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaq.console.access.access import Access
 from metaq.console.access.body import BODY_BYTES_MAX, TOO_LARGE, BoundedBody
+from metaq.console.access.cookies import with_own_cookies
 from metaq.console.access.headers import is_static, secured
 from metaq.console.access.hosts import is_known_host, is_own_request, own_path
 from metaq.console.access.log_brake import LogBrake
@@ -28,12 +29,14 @@ _log.addFilter(LogBrake())
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _SMALL_BODY_BYTES_MAX: Final = 64 * 1024
+_ADDRESS_FIELDS_MAX: Final = 2_000
 _FORM: Final = "application/x-www-form-urlencoded"
 _UNKNOWN_HOST: Final = (
     "The console does not know this host name. Use 127.0.0.1 or localhost, "
     "or allow the name with `metaq console --host-name NAME`."
 )
 _MALFORMED: Final = "The address must be a path, and a request that only reads must have no body."
+_MANY_FIELDS: Final = f"The address has more than {_ADDRESS_FIELDS_MAX} fields. Send fewer."
 _NO_FORM: Final = f"The console takes forms of the type {_FORM} only."
 _FOREIGN: Final = "This request does not come from a page of this console."
 _NO_CSRF: Final = (
@@ -64,6 +67,7 @@ class AccessMiddleware:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
+        scope["headers"] = with_own_cookies(scope["headers"])
         body = BoundedBody(receive, bytes_max=_SMALL_BODY_BYTES_MAX if path in _SMALL else BODY_BYTES_MAX)
         request = Request(scope, body)
         request.state.access = self._access
@@ -86,6 +90,8 @@ class AccessMiddleware:
             return PlainTextResponse(_UNKNOWN_HOST, 400)
         if not request.scope["path"].startswith("/"):
             return PlainTextResponse(_MALFORMED, 400)
+        if request.scope["query_string"].count(b"&") >= _ADDRESS_FIELDS_MAX:
+            return PlainTextResponse(_MANY_FIELDS, 400)
         if request.method in _READING:
             if "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0":
                 return PlainTextResponse(_MALFORMED, 400, {"Connection": "close"})
