@@ -126,6 +126,8 @@ class NameServerSettings:
     nameserver_broker_topics_max: int = 100_000
     nameserver_topics_max: int = 1_000_000
     """Topics, summed over all brokers."""
+    nameserver_topics_per_address_percent: int = 50
+    """The part of them that brokers from one address may have."""
     nameserver_operator_requests: Literal["local", "any", "none"] = "local"
     """The machines from which operators may change values, switches and the write permission of brokers."""
     nameserver_values_bytes_max: int = 8 * MIB

@@ -65,6 +65,11 @@ _ALL: list[Option] = [
         ("nameserver_broker_topics_max", Number(1, 1_000_000), "Topics of one broker."),
         ("nameserver_topics_max", Number(1, 100_000_000), "Topics, summed over all brokers."),
         (
+            "nameserver_topics_per_address_percent",
+            Number(1, 100),
+            "Part of nameserver_topics_max that the brokers of one address may have.",
+        ),
+        (
             "nameserver_operator_requests",
             Choice(("local", "any", "none")),
             "Where requests may come from that change values, switches or the write permission of brokers.",

@@ -254,5 +254,6 @@ def _receive(socket: Socket, decoder: msgspec.json.Decoder[_M]) -> _M:
         raise LinkRefused(f"the peer announced a message of {size} bytes; the limit is {_MESSAGE_BYTES_MAX}")
     try:
         return decoder.decode(socket.receive(size))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LinkRefused(f"the peer does not speak the replication protocol: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else error
+        raise LinkRefused(f"the peer does not speak the replication protocol: {reason}") from None

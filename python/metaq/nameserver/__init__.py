@@ -2,7 +2,8 @@
 tools.
 
 Brokers register: `registration_body` reads their bodies, `requests` answers, `route_table` is the table
-itself, with the topics in `topic_table`. `claims` decides between brokers that want the same place.
+itself, with the topics in `topic_table`. `claims` decides between brokers that want the same place, and
+`tenure_file` keeps what it needs for that across restarts.
 `key_values` is the small configuration beside it, `options` are the switches of a running name server,
 `nameserver` puts everything together.
 

@@ -15,7 +15,8 @@ anybody may claim any place, so a living broker keeps its own, whatever id, epoc
 - A claimant that has held the place for longer than the present holder gets it back: at once with its key,
   otherwise after `PATIENCE_MS`. So a broker wins its place back from a liar that came while it was away.
 - A holder that has just come, and from another host than it registers, loses the place after `PATIENCE_MS` to
-  a claimant that connects from the host that it registers.
+  a claimant that connects from the host that it registers. It loses the address even if it came long ago.
+- A claimant with the key of the master gets the id of a replica that has another key or none.
 - Everybody else is refused for as long as the holder lives, and the log names both.
 
 A former master that does not know of a newer one is refused, too. In a group with a register it gives up
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,20 +56,28 @@ class _Claim:
     last_ms: int
 
 
-@dataclass(slots=True)
-class _Tenure:
-    held_ms: int
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """How long a party had a place."""
+
+    place: str
+    owner: str
     source: str
+    """The machine from which the party connected."""
+    held_ms: int
 
 
 class Tenures:
     """How long former holders had a place."""
 
     def __init__(self) -> None:
-        self._tenures: dict[tuple[str, str], _Tenure] = {}
+        self._tenures: dict[tuple[str, str], Tenure] = {}
 
     def __len__(self) -> int:
         return len(self._tenures)
+
+    def __iter__(self) -> Iterator[Tenure]:
+        return iter(self._tenures.values())
 
     def of(self, place: str, owner: str) -> int:
         tenure = self._tenures.get((place, owner))
@@ -76,10 +86,15 @@ class Tenures:
     def add(self, place: str, party: Party, held_ms: int) -> None:
         if held_ms <= 0:
             return
-        tenure = self._tenures.setdefault((place, party.owner), _Tenure(0, party.source))
-        tenure.held_ms += held_ms
-        if len(self._tenures) > TENURES_MAX:
-            self._forget_some()
+        former_ms = self.of(place, party.owner)
+        self.restore([Tenure(place, party.owner, party.source, former_ms + held_ms)])
+
+    def restore(self, tenures: Iterable[Tenure]) -> None:
+        """Takes tenures as they are, in place of others of the same party."""
+        for tenure in tenures:
+            self._tenures[tenure.place, tenure.owner] = tenure
+            if len(self._tenures) > TENURES_MAX:
+                self._forget_some()
 
     def _forget_some(self) -> None:
         """Forgets the shortest tenures of the machine that has the most."""
@@ -136,11 +151,16 @@ class Claims:
 
     def _patience_ms(self, place: str, claimant: Party, holder: Party, held_ms: int) -> int | None:
         """How long a claimant has to go on; None if it gets the place only when the holder is gone."""
+        is_at_home, holder_is = claimant.is_at_its_address, holder.is_at_its_address
+        # An address belongs to its host, however long somebody else has had it.
+        is_about_host = place == address_place(claimant.address)
+        if is_about_host and holder_is and not is_at_home:
+            return None
         holder_ms = held_ms + self.tenures.of(place, holder.owner)
         if self.tenures.of(place, claimant.owner) > holder_ms:
             return PATIENCE_MS if claimant.key is None else 0
         is_young = holder_ms <= PATIENCE_MS or claimant.owner in self._claims[place]
-        if is_young and claimant.is_at_its_address and not holder.is_at_its_address:
+        if (is_young or is_about_host) and is_at_home and not holder_is:
             return PATIENCE_MS
         return None
 

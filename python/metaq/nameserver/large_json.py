@@ -22,8 +22,8 @@ KEYS_MAX: Final = 64
 
 _DECODER: Final = json.JSONDecoder()
 _SHORT_CHARACTERS: Final = 512
-_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
-"""Texts and brackets."""
+_TOKENS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+"""Texts and brackets. A text without an end is one match, so the search never begins again at its quotes."""
 _BLANKS: Final = re.compile(r"[ \t\r\n]*")
 
 
@@ -40,15 +40,16 @@ class LargeTable:
         self._continue_at = 0
         self.version = DataVersion()
         self.topics: dict[str, TopicConfig] = {}
-        self._read_object(self._after_blanks(0))
+        self._read_object(self._after_blanks(0), wrapper_key="topicConfigSerializeWrapper")
 
-    def _read_object(self, start: int) -> int:
-        """Reads an object that holds the table of topics, or an object that does; returns its end."""
+    def _read_object(self, start: int, wrapper_key: str | None = None) -> int:
+        """Reads an object that holds the table of topics, or under `wrapper_key` an object that does; returns
+        its end."""
         entries = self._entries(start)
         for count, (key, at) in enumerate(entries, start=1):
             if count > KEYS_MAX:
                 raise ProtocolError(f"the body has an object with more than {KEYS_MAX} keys")
-            if key == "topicConfigSerializeWrapper" and self._text[at] == "{":
+            if key == wrapper_key and self._text[at] == "{":
                 end = self._read_object(at)
             elif key == "topicConfigTable" and self._text[at] == "{":
                 end = self._read_topics(at)

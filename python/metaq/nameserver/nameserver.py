@@ -14,6 +14,7 @@ from metaq.nameserver.operator_gate import OperatorGate
 from metaq.nameserver.options import Options
 from metaq.nameserver.requests import BrokerRequests, RouteRequests
 from metaq.nameserver.route_table import EXPIRY_MS, RouteTable
+from metaq.nameserver.tenure_file import TenureFile
 from metaq.protocol.dispatch import Handlers
 from metaq.protocol.handling.process_options import ProcessOptions
 from metaq.protocol.handling.pump import Pump
@@ -21,6 +22,8 @@ from metaq.protocol.handling.slow_requests import SlowRequests
 from metaq.settings import NameServerSettings, ServerSettings
 
 SCAN_INTERVAL_MS: Final = 5_000
+TENURES_INTERVAL_S: Final = 60.0
+"""How often the tenures of brokers are written."""
 
 
 class NameServer:
@@ -44,6 +47,10 @@ class NameServer:
         limits = limits or NameServerSettings()
         self.routes = RouteTable(int(broker_expiry_s * 1000), limits)
         self.key_values = KeyValues(key_values_file, limits)
+        self._tenure_file: TenureFile | None = None
+        if key_values_file is not None:
+            self._tenure_file = TenureFile(key_values_file.with_name(key_values_file.name + ".tenures"))
+            self.routes.restore_tenures(self._tenure_file.load())
         self._slow_requests = SlowRequests(self._listener, settings.slow_request_ms)
         self._options = Options(self._address, ProcessOptions(self._slow_requests))
         self._brokers = BrokerRequests(self.routes, self.key_values, self._options, clock)
@@ -64,6 +71,7 @@ class NameServer:
             self._listener, settings.memory_trim_interval_s, settings.freed_memory_ms
         )
         self._scanning: asyncio.Task[None] | None = None
+        self._keeping_tenures: asyncio.Task[None] | None = None
         self._scanned_ms = clock.now_ms()
 
     @property
@@ -79,14 +87,22 @@ class NameServer:
         self._slow_requests.start()
         self._scanned_ms = self._clock.now_ms()
         self._scanning = asyncio.create_task(self._scan(), name="expire silent brokers")
+        if self._tenure_file is not None:
+            self._keeping_tenures = asyncio.create_task(
+                self._keep_tenures(self._tenure_file), name="keep the tenures of brokers"
+            )
 
     async def stop(self) -> None:
         """Answers what has arrived and closes. Safe to call twice."""
-        if self._scanning is not None:
-            self._scanning.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._scanning
-            self._scanning = None
+        tenures = self.routes.tenures()
+        for task in (self._scanning, self._keeping_tenures):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        if self._tenure_file is not None and self._scanning is not None:
+            await asyncio.to_thread(self._tenure_file.save, tenures)
+        self._scanning = self._keeping_tenures = None
         await self._memory_trim.stop()
         await self._slow_requests.stop()
         await self._pump.stop()
@@ -108,6 +124,11 @@ class NameServer:
             await asyncio.sleep(SCAN_INTERVAL_MS / 1000)
             self.expire_brokers()
             self._sweep()
+
+    async def _keep_tenures(self, file: TenureFile) -> None:
+        while True:
+            await asyncio.sleep(TENURES_INTERVAL_S)
+            await asyncio.to_thread(file.save, self.routes.tenures())
 
     def skip_time(self, by_ms: int) -> None:
         """The clock was moved by this much; brokers count as registered meanwhile."""

@@ -14,7 +14,15 @@ from operator import itemgetter
 from typing import Final, cast
 
 from metaq.nameserver.brokers import Broker, Registration, Replicas, source_of
-from metaq.nameserver.claims import EPOCH_MAX, Claims, address_place, cluster_place, id_place, may_follow
+from metaq.nameserver.claims import (
+    EPOCH_MAX,
+    Claims,
+    Tenure,
+    address_place,
+    cluster_place,
+    id_place,
+    may_follow,
+)
 from metaq.nameserver.shares import Shares
 from metaq.nameserver.topic_shares import TopicShares
 from metaq.nameserver.topic_table import TopicTable, in_steps, queue_data
@@ -202,12 +210,22 @@ class RouteTable:
     def _remember(self, broker: Broker) -> None:
         """Remembers for how long a broker had its place."""
         held_ms = broker.seen_ms - broker.since_ms
-        for place in (
-            id_place(broker.name, broker.broker_id),
-            address_place(broker.address),
-            cluster_place(broker.name),
-        ):
+        for place in _places(broker):
             self._claims.tenures.add(place, broker.party, held_ms)
+
+    def tenures(self) -> list[Tenure]:
+        """How long each broker, present or former, has had its places."""
+        found = {(tenure.place, tenure.owner): tenure for tenure in self._claims.tenures}
+        for broker in self._by_address.values():
+            held_ms, party = max(broker.seen_ms - broker.since_ms, 0), broker.party
+            for place in _places(broker) if held_ms else ():
+                former_ms = self._claims.tenures.of(place, party.owner)
+                found[place, party.owner] = Tenure(place, party.owner, party.source, former_ms + held_ms)
+        return list(found.values())
+
+    def restore_tenures(self, tenures: Iterable[Tenure]) -> None:
+        """Takes the tenures that an earlier run of this name server has kept."""
+        self._claims.tenures.restore(tenures)
 
     def connection_closed(self, connection: int, now_ms: int = 0) -> None:
         """Removes the broker of a closed connection, unless it has registered over another one since."""
@@ -275,7 +293,8 @@ class RouteTable:
     ) -> None:
         """Sets the topic's queues on the named brokers. Brokers that are unknown, or whose master registered
         over another connection, are left out. The cost does not depend on how many other topics there are."""
-        known = [data for data in queues if self._is_led(data.broker_name, connection)]
+        named = {data.broker_name: data for data in queues}  # The last one of a name counts.
+        known = [data for data in named.values() if self._is_led(data.broker_name, connection)]
         leaving: list[Broker] = []
         for data in known:
             if data.perm or data.read_queue_nums or data.write_queue_nums:
@@ -447,7 +466,7 @@ class RouteTable:
         replicas = self._replicas.get(new.name)
         members = [] if replicas is None else list(replicas.brokers.values())
         holder = replicas.brokers.get(new.broker_id) if replicas else None
-        if holder is not None and holder.address != new.address:
+        if holder is not None and holder.address != new.address and not _is_of_master(new, holder, replicas):
             self._check_id(new, holder, now_ms)
         if holder is None and len(new.topics.topic_config_table) == 1:
             # A broker announces one changed topic in the same way as all topics. As its first registration,
@@ -460,7 +479,9 @@ class RouteTable:
         leaving = self._room_for_topics(new.name, source_of(new.remote), topics, now_ms, kept_topics)
         if new.address in self._by_address or kept is not None or holder is not None:
             return leaving
-        return leaving + self._shares.room_for(new, self._by_address.values(), members, now_ms)
+        return leaving + self._shares.room_for(
+            new, self._by_address.values(), members, now_ms, None if replicas is None else replicas.master
+        )
 
     def _room_for_topics(
         self, name: str, source: str, topics: Collection[str], now_ms: int, kept: int = 0
@@ -548,6 +569,7 @@ class RouteTable:
         if former is not None and former.address != new.address:
             self._remove_address(former)
             self._remember(former)
+            self._shares.keep_place(former, now_ms, 0)
             self._claims.forget(address_place(former.address))
             _warn(
                 new.remote,
@@ -588,6 +610,26 @@ class RouteTable:
         if drop_missing and leads and changed:
             for missing in in_steps([topic for topic in self._topics.on(new.name) if topic not in topics]):
                 yield partial(drop, missing)
+
+
+def _places(broker: Broker) -> tuple[str, str, str]:
+    """The places that a broker holds."""
+    return (
+        id_place(broker.name, broker.broker_id),
+        address_place(broker.address),
+        cluster_place(broker.name),
+    )
+
+
+def _is_of_master(new: Registration, holder: Broker, replicas: Replicas | None) -> bool:
+    """Whether a node of the master's group claims the id of a replica that is not of this group."""
+    master = None if replicas is None else replicas.master
+    return (
+        new.broker_id != MASTER_ID
+        and master is not None
+        and new.party.has_same_key(master)
+        and not holder.party.has_same_key(master)
+    )
 
 
 def _note(remote: str, text: str, *arguments: object) -> None:

@@ -6,10 +6,11 @@ Everybody may register, so one machine could use up the places of all. These rul
 - A broker that leaves may come back: nobody else gets its place, or the room of its topics, for as long as it
   was there, at least `RESERVED_MS_MIN` and at most `RESERVED_MS_MAX`. When it is back, its former time
   counts.
-- If all places are taken, a newcomer gets one from the machine that has the most, if that one has at least
-  two more. First go places that are kept for brokers that left. Then go brokers that came within
+- If all places are taken, a newcomer gets one from a machine that has at least two more, first from the one
+  that has the most. First go places that are kept for brokers that left. Then go brokers that came within
   `NEWCOMER_MS`: those first that register a host from which they do not connect, the latest first. Brokers
   that have been there for longer keep their places.
+- If all places under a name are taken, a node with the key of its master gets one from a node without it.
 """
 
 from __future__ import annotations
@@ -120,10 +121,15 @@ class Shares:
             kept.until_ms += by_ms
 
     def room_for(
-        self, new: Registration, brokers: Collection[Broker], members: Collection[Broker], now_ms: int
+        self,
+        new: Registration,
+        brokers: Collection[Broker],
+        members: Collection[Broker],
+        now_ms: int,
+        master: Party | None = None,
     ) -> list[Broker]:
-        """Returns the brokers that make room for a new one without a place. Raises Refused if there is no
-        room; then nothing has changed."""
+        """Returns the brokers that make room for a new one without a place. `master` is the last master of
+        its name. Raises Refused if there is no room; then nothing has changed."""
         limits, source = self._limits, source_of(new.remote)
         self.expire(now_ms)
         leaving: list[Broker] = []
@@ -148,9 +154,13 @@ class Shares:
         of_name = [member for member in members if member not in leaving]
         if len(of_name) + len(kept) >= limits.nameserver_members_max:
             what, option = f"under the name {new.name}", "nameserver_members_max"
-            leaving += self._made_room(
-                new, of_name, kept, now_ms, limits.nameserver_members_max, option, what
-            )
+            strangers = _not_of_group(new, of_name, master)
+            if strangers:
+                leaving.append(max(strangers, key=lambda broker: broker.joined_ms))
+            else:
+                leaving += self._made_room(
+                    new, of_name, kept, now_ms, limits.nameserver_members_max, option, what
+                )
         return leaving
 
     def _made_room(
@@ -163,42 +173,43 @@ class Shares:
         option: str,
         what: str = "",
     ) -> list[Broker]:
-        """Frees a kept place of the machine that has the most of these places, or returns its newcomer."""
+        """Frees a kept place of a machine that has more of these places than the new broker's, or returns a
+        newcomer of one."""
         source, reserved = source_of(new.remote), list(kept)
         counts = Counter(broker.party.source for broker in brokers)
         counts.update(one.party.source for one in reserved)
-        [(busiest, count)] = counts.most_common(1)
-        if busiest == source or count < counts[source] + 2:
-            victim = self._newcomer(source, brokers, now_ms, new.party)
-        else:
-            of_busiest = [one for one in reserved if one.party.source == busiest]
-            if of_busiest:
-                self._drop(min(of_busiest, key=lambda one: one.held_ms).place)
+        least_held: dict[str, Reserved] = {}
+        for one in sorted(reserved, key=lambda one: -one.held_ms):
+            least_held[one.party.source] = one
+        newest = self._newcomers(brokers, now_ms)
+        for busier, count in counts.most_common():
+            if busier == source or count < counts[source] + 2:
+                break
+            if busier in least_held:
+                self._drop(least_held[busier].place)
                 return []
-            victim = self._newcomer(busiest, brokers, now_ms)
+            if busier in newest:
+                return [newest[busier]]
+        victim = self._newcomer(source, brokers, now_ms, new.party)
         if victim is None:
             raise _full(f"{limit} brokers {what}".rstrip(), option)
         return [victim]
 
-    def _newcomer(
-        self, source: str, brokers: Iterable[Broker], now_ms: int, against: Party | None = None
-    ) -> Broker | None:
-        """The broker of a machine that has proved least. `against` is a claimant from the same machine: it
-        has to connect from the host that it registers, and the broker not."""
-        if against is not None and not against.is_at_its_address:
+    def _newcomers(self, brokers: Iterable[Broker], now_ms: int) -> dict[str, Broker]:
+        """The newcomer of each machine that has proved least."""
+        newcomers = [broker for broker in brokers if now_ms - broker.joined_ms < NEWCOMER_MS]
+        return {broker.party.source: broker for broker in sorted(newcomers, key=_doubt)}
+
+    def _newcomer(self, source: str, brokers: Iterable[Broker], now_ms: int, against: Party) -> Broker | None:
+        """The broker of a machine that has proved less than `against`, a claimant from the same machine: the
+        claimant connects from the host that it registers, and the broker does not."""
+        if not against.is_at_its_address:
             return None
-        newcomers = [
-            broker
-            for broker in brokers
-            if broker.party.source == source
-            and now_ms - broker.joined_ms < NEWCOMER_MS
-            and (against is None or not broker.party.is_at_its_address)
-        ]
-        return max(
-            newcomers,
-            key=lambda broker: (not broker.party.is_at_its_address, broker.joined_ms),
-            default=None,
+        newcomer = self._newcomers(
+            (one for one in brokers if one.party.source == source and not one.party.is_at_its_address),
+            now_ms,
         )
+        return newcomer.get(source)
 
     def _drop(self, place: tuple[str, str, str]) -> None:
         kept = self._reserved.pop(place, None)
@@ -210,6 +221,18 @@ class Shares:
         self._by_source[source] -= 1
         if self._by_source[source] <= 0:
             del self._by_source[source]
+
+
+def _doubt(broker: Broker) -> tuple[bool, int]:
+    """Orders newcomers: the one that has proved least comes last."""
+    return not broker.party.is_at_its_address, broker.joined_ms
+
+
+def _not_of_group(new: Registration, members: Iterable[Broker], master: Party | None) -> list[Broker]:
+    """The members under a name that lack the key of its master, if the new one has it."""
+    if master is None or not new.party.has_same_key(master):
+        return []
+    return [member for member in members if not member.party.has_same_key(master)]
 
 
 def _full(what: str, option: str) -> Refused:

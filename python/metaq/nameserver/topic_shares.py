@@ -1,6 +1,6 @@
 """Shares the room for topics among the machines that register brokers.
 
-- The brokers of one machine have at most half of `nameserver_topics_max`.
+- The brokers of one machine have at most `nameserver_topics_per_address_percent` of `nameserver_topics_max`.
 - If there is no room left, it is taken from the machine whose brokers have the most topics, unless the
   newcomer would have as many. First goes the room that is kept for brokers that left. Then go broker names
   whose brokers all came within `NEWCOMER_MS`, from that machine: the latest first. Others keep their topics.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
 
 from metaq.nameserver.brokers import NEWCOMER_MS, Broker, Replicas
 from metaq.nameserver.shares import Shares
@@ -18,9 +17,6 @@ from metaq.nameserver.topic_table import TopicTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.settings import NameServerSettings
-
-ADDRESS_SHARE: Final = 2
-"""The topics of one machine are at most the limit divided by this."""
 
 
 class TopicShares:
@@ -39,17 +35,18 @@ class TopicShares:
         `kept` of the places are kept for it. Raises Refused if there is no room."""
         total = self._topics.shown + self._shares.reserved_topics - kept
         limit = self._limits.nameserver_topics_max
-        if not added or total + added <= limit // ADDRESS_SHARE:
+        share = limit * self._limits.nameserver_topics_per_address_percent // 100
+        if not added or total + added <= share:
             return []
         counts = self._by_source()
         # A name that had no broker until now is not in the counts.
         own = counts[source] + added - kept
-        if own > max(limit // ADDRESS_SHARE, 1):
+        if own > max(share, 1):
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{added} more topics of {name} would be more than {limit // ADDRESS_SHARE} topics "
-                f"from {source}: one address may have half of {limit} "
-                "(nameserver_topics_max of the name server)",
+                f"{added} more topics of {name} would be more than {share} topics from {source}: one address "
+                f"may have {self._limits.nameserver_topics_per_address_percent} % of {limit} "
+                "(nameserver_topics_max and nameserver_topics_per_address_percent of the name server)",
             )
         missing = total + added - limit
         return self._made_room(missing, counts, own, source, now_ms) if missing > 0 else []

@@ -111,7 +111,8 @@ _PIECE: Final = re.compile(
     },
     re.DOTALL,
 )
-_STRINGS: Final = re.compile(_STRING, re.DOTALL)
+# A string without an end is one match, too. Otherwise the search would begin again at each of its quotes.
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _RAW_CONTROL: Final = re.compile(rb"[\x00-\x1f]")
 _OBJECT_KEY_MARK: Final = "\x00"
 _PIECES_AT_ONCE: Final = 512

@@ -174,6 +174,14 @@ def test_noise_ends_the_handshake(master: Master, noise: bytes) -> None:
         verdict.result()
 
 
+def test_a_deeply_nested_message_ends_the_handshake(master: Master) -> None:
+    socket, verdict = master.admit()
+    message = b'{"unknown":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    socket.send(len(message).to_bytes(4, "big") + message)
+    with pytest.raises(LinkRefused, match="nested too deep"):
+        verdict.result()
+
+
 def test_a_huge_message_is_not_read(master: Master) -> None:
     socket, verdict = master.admit()
     socket.send(b"\xff\xff\xff\xff")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from metaq.nameserver.claims import (
     Claims,
 )
 from metaq.nameserver.route_table import EXPIRY_MS, RouteTable
+from metaq.nameserver.tenure_file import TenureFile
 from metaq.protocol.bodies import DataVersion, QueueData, TopicConfig, TopicConfigTable
 from metaq.protocol.errors import Refused
 
@@ -273,6 +275,67 @@ def test_only_its_own_connection_announces_a_topic_of_a_broker() -> None:
     assert table.route("fake") is None
     table.put_queues("new", [QueueData("b", 6, 1, 0, 1)], connection=1)
     assert table.route("new") is not None
+
+
+def test_an_address_belongs_to_its_host_however_long_another_one_had_it() -> None:
+    """The stranger registers the address of a broker that has not started yet."""
+    table = RouteTable()
+    squatter = registration(LIVING.address, 2, name="zzz", remote="7.7.7.7:50000", key="s")
+    for now_ms in range(NOW, NOW + 120 * MINUTE_MS, 10_000):
+        table.register(squatter, now_ms)
+    began_ms = NOW + 120 * MINUTE_MS
+    for later_ms in range(0, PATIENCE_MS, 10_000):
+        table.register(squatter, began_ms + later_ms)
+        with pytest.raises(Refused, match="is the address of the living broker zzz"):
+            table.register(LIVING, began_ms + later_ms)
+    table.register(LIVING, began_ms + PATIENCE_MS)
+    assert master_of(table) == LIVING.address
+    for now_ms in range(began_ms + PATIENCE_MS, began_ms + 10 * MINUTE_MS, 10_000):
+        table.register(LIVING, now_ms)
+        with pytest.raises(Refused):
+            table.register(squatter, now_ms)
+
+
+def test_a_node_of_the_masters_group_gets_the_id_that_a_stranger_holds() -> None:
+    table = RouteTable()
+    table.register(dataclasses.replace(LIVING, key="k"), NOW)
+    table.register(registration("6.6.6.6:666", 2, broker_id=2, key="s"), NOW)
+    node = registration("10.0.0.2:10911", 3, broker_id=2, key="k")
+    table.register(node, NOW + MINUTE_MS)
+    assert table.members("b") == {0: LIVING.address, 2: node.address}
+    with pytest.raises(Refused, match="holds id 2 of b"):
+        table.register(registration("10.0.0.3:10911", 4, broker_id=2, key="k"), NOW + MINUTE_MS)
+
+
+def test_a_broker_wins_its_place_back_after_a_restart_of_the_name_server(tmp_path: Path) -> None:
+    """The stranger is first after the restart."""
+    own, file = dataclasses.replace(LIVING, key="k"), TenureFile(tmp_path / "tenures")
+    before = RouteTable()
+    before.register(own, NOW)
+    before.register(own, NOW + MINUTE_MS)
+    before.register(registration("10.0.0.2:10911", 3, broker_id=2, key="k2"), NOW)
+    before.connection_closed(3, NOW + 10_000)
+    file.save(before.tenures())
+    after = RouteTable()
+    after.restore_tenures(file.load())
+    again_ms = NOW + 2 * MINUTE_MS
+    after.register(LIAR, again_ms)
+    after.register(dataclasses.replace(LIAR, address=own.address, name="evil", connection=4), again_ms)
+    after.register(own, again_ms + MINUTE_MS - 1)
+    assert (master_of(after), after.clusters()) == (own.address, {"c": ["b"]})
+    assert sorted(after.tenures(), key=str) != []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[", b"[" * 100_000, b'[{"place":"p"}]', b'[{"place":"","owner":"o","source":"s"}]']
+)
+def test_a_damaged_file_of_tenures_is_left_out(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tenures"
+    path.write_bytes(content)
+    assert TenureFile(path).load() == []
+    assert "cannot be read" in caplog.text
 
 
 def test_many_false_claims_take_little_memory_and_few_log_lines(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from metaq._core import Clock
 from metaq.nameserver import requests
 from metaq.nameserver.brokers import Registration
 from metaq.nameserver.key_values import KeyValues
+from metaq.nameserver.large_json import LargeTable
 from metaq.nameserver.options import Options
 from metaq.nameserver.registration_body import read_topics
 from metaq.nameserver.requests import BrokerRequests
@@ -192,3 +193,9 @@ def test_many_connections_of_one_address_do_not_delay_a_broker_elsewhere(
         assert len(order) == 41 and order.index("10.0.0.2:41") <= 2
 
     asyncio.run(run())
+
+
+def test_a_table_of_topics_deep_in_others_is_not_looked_for() -> None:
+    """The reader goes into one wrapper and no further."""
+    body = b'{"topicConfigSerializeWrapper":' * 5_000 + b"{}" + b"}" * 5_000
+    assert LargeTable(body, 10).topics == {}

@@ -50,6 +50,53 @@ def test_one_address_has_a_share_and_others_go_on() -> None:
         table.register(broker(number, "10.0.0.1"), NOW)
 
 
+def test_a_former_master_returns_to_a_full_table_as_a_replica() -> None:
+    """A stranger comes in between, and strangers from other machines have been there for long."""
+    table = RouteTable(limits=NameServerSettings(nameserver_brokers_max=10))
+    group = {"name": "b", "key": "k"}
+    table.register(broker(1, "10.0.0.1", **group), NOW)
+    table.register(broker(2, "10.0.0.2", broker_id=2, **group), NOW)
+    for number in range(8):
+        table.register(broker(number, f"6.6.6.{number % 4}"), NOW)
+    later_ms = NOW + 2 * NEWCOMER_MS
+    for number in range(8):
+        table.touch(
+            "c", f"6.6.6.{number % 4}:{number}", broker(number, f"6.6.6.{number % 4}").connection, later_ms
+        )
+    promoted = broker(2, "10.0.0.2", topics=TopicConfigTable(DataVersion(1, 5), {}), **group)
+    table.register(promoted, later_ms)
+    with pytest.raises(Refused, match="nameserver_brokers_max"):
+        table.register(broker(99, "6.6.6.9"), later_ms)
+    returning = broker(*(1, "10.0.0.1"), broker_id=1, topics=TopicConfigTable(DataVersion(1, 5), {}), **group)
+    table.register(returning, later_ms)
+    assert table.members("b") == {0: promoted.address, 1: returning.address}
+
+
+def test_a_place_comes_from_any_machine_that_has_more() -> None:
+    """The machine that has the most has nothing but brokers that have been there for long."""
+    table = RouteTable(limits=NameServerSettings(nameserver_brokers_max=8))
+    for number in range(5):
+        table.register(broker(number, "10.0.0.1"), NOW)
+    later_ms = NOW + 2 * NEWCOMER_MS
+    for number in range(5):
+        table.touch("c", f"10.0.0.1:{number}", broker(number, "10.0.0.1").connection, later_ms)
+    for number in range(3):
+        table.register(broker(number, "6.6.6.6"), later_ms)
+    table.register(broker(1, "10.0.0.2"), later_ms)
+    assert sorted(names(table))[5:] == ["10.0.0.2-1", "6.6.6.6-0", "6.6.6.6-1"]
+
+
+def test_a_node_of_the_masters_group_finds_room_under_its_name() -> None:
+    table = RouteTable(limits=NameServerSettings(nameserver_members_max=3))
+    table.register(broker(1, "10.0.0.1", name="b", key="k"), NOW)
+    for number in (2, 3):
+        table.register(broker(number, name="b", broker_id=number, key="s"), NOW)
+    with pytest.raises(Refused, match="nameserver_members_max"):
+        table.register(broker(4, name="b", broker_id=4, key="s"), NOW + NEWCOMER_MS)
+    table.register(broker(4, "10.0.0.4", name="b", broker_id=4, key="k"), NOW + NEWCOMER_MS)
+    assert "10.0.0.4:4" in table.members("b").values() and len(table.members("b")) == 3
+
+
 def test_a_full_table_makes_room_for_another_machine() -> None:
     table = flooded(nameserver_brokers_max=10)
     for number in range(2, 6):

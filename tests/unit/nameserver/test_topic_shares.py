@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from metaq.nameserver.brokers import NEWCOMER_MS, Registration
@@ -34,12 +36,35 @@ def registered(*brokers: Registration, now_ms: int = NOW) -> RouteTable:
 def test_an_address_gets_half_of_the_room() -> None:
     table = registered(broker(1, "6.6.6.6", 40))
     with pytest.raises(
-        Refused, match=r"more than 50 topics from 6\.6\.6\.6.*half of 100 \(nameserver_topics_max"
+        Refused, match=r"more than 50 topics from 6\.6\.6\.6.*50 % of 100 \(nameserver_topics_max"
     ):
         table.register(broker(2, "6.6.6.6", 11), NOW)
     table.register(broker(2, "6.6.6.6", 10), NOW)
     table.register(broker(3, "10.0.0.1", 50), NOW)
     assert len(table.topics()) == 100
+
+
+def test_the_share_of_an_address_is_a_setting() -> None:
+    limits = NameServerSettings(nameserver_topics_max=100, nameserver_topics_per_address_percent=90)
+    table = RouteTable(limits=limits)
+    table.register(broker(1, "10.0.0.1", 90), NOW)
+    with pytest.raises(Refused, match="nameserver_topics_per_address_percent"):
+        table.register(broker(2, "10.0.0.1", 2), NOW)
+
+
+def test_a_broker_name_that_is_repeated_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = registered(broker(1, "6.6.6.6", 40), broker(2, "6.6.6.6", 10))
+    asked: list[str] = []
+    room_for = table._topic_shares.room_for
+
+    def counted(name: str, *rest: Any) -> Any:
+        asked.append(name)
+        return room_for(name, *rest)
+
+    monkeypatch.setattr(table._topic_shares, "room_for", counted)
+    with pytest.raises(Refused, match="1 more topics of b1"):
+        table.put_queues("One", [QueueData("b1", 6, 1, 0, 1)] * 1_600, 1, NOW)
+    assert asked == ["b1"]
 
 
 def test_those_who_just_came_and_have_most_make_room_for_others() -> None:

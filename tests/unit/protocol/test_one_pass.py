@@ -91,6 +91,11 @@ JSON = (
 TOPIC = '"t%d":{"topicName":"t","order":false,"perm":6},'
 DECODERS = [
     Decoder("a body", body_of(TopicRouteData), JSON, before='{"x":'),
+    # A raw control character makes the decoder look for texts, and this one has no end.
+    Decoder(
+        "a body with a raw control character", body_of(TopicRouteData), ('\\"', *JSON), before='{"a\1":"'
+    ),
+    Decoder("an unended text in another value", lambda data: LargeTable(data, 1), ('\\"', *JSON), '{"x":["'),
     Decoder(
         "a list", body_of(HeartbeatData), ('{"groupName":"g"},', "null,"), '{"producerDataSet":[', "null]}"
     ),

@@ -22,6 +22,8 @@ class NameServerLink:
         self.due = due or asyncio.Event()
         self.tried = asyncio.Event()
         self.is_registered = False
+        self.is_away = False
+        """The last attempt to connect has failed."""
         self.is_late = False
         """A new topic gave up waiting for this name server; no other topic waits for it before an attempt
         ends."""
@@ -71,12 +73,18 @@ class NameServerLink:
         while self.attempted < changes and self.is_registered:
             await self._attempted.wait()
 
-    async def call(self, command: Command, body: bytes, timeout_s: float) -> Reply:
-        """Raises MetaqError if the name server does not accept, ValueError for a bad address."""
+    async def open(self, timeout_s: float) -> Connection:
+        """Connects unless it is connected. Raises MetaqError, and ValueError for a bad address."""
         async with self._opening:
             if self._connection is None or self._connection.closed:
+                self.is_away = True
                 self._connection = await Connection.open(self.address, timeout_s, on_end=self._ended)
-            connection = self._connection
+                self.is_away = False
+            return self._connection
+
+    async def call(self, command: Command, body: bytes, timeout_s: float) -> Reply:
+        """Raises MetaqError if the name server does not accept, ValueError for a bad address."""
+        connection = await self.open(timeout_s)
         return (await connection.call(command, body, timeout_s)).check()
 
     def _ended(self, _: str) -> None:

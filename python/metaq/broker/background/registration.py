@@ -51,8 +51,8 @@ TOPICS_AT_ONCE = 64
 """How many changed topics are under way to a name server together."""
 UNKNOWN_REQUEST = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 WATCH_S = 1.0
-"""How soon a lost name server is tried again, because its routes are gone until the broker registers again;
-and how often a node of a replicated group asks whether it is still known."""
+"""How soon a name server that cannot be reached is tried again, because its routes are gone until the broker
+registers again; and how often a node of a replicated group asks whether it is still known."""
 HAND_OVER_S = 0.5
 """How long a change of the role waits for a registration under way: a name server that handles it after the
 next one would show the former role."""
@@ -204,6 +204,10 @@ class Registration:
             if link.is_registered:
                 retry_s = FIRST_RETRY_S
                 await self._pause(link, all_due_at - loop.time())
+            elif link.is_away:
+                # Strangers must not be first when it is back, and one attempt to connect costs nothing.
+                retry_s = FIRST_RETRY_S
+                await self._pause(link, WATCH_S)
             else:
                 await self._pause(link, min(retry_s, interval_s))
                 retry_s = min(retry_s * 2, interval_s)
@@ -262,6 +266,7 @@ class Registration:
         link.attempt_ended(changes)
 
     async def _register_all(self, link: NameServerLink) -> None:
+        await link.open(self._options.register_timeout_s)
         gone = self._gone(link)
         link.changed.clear()
         link.is_all_due = False
