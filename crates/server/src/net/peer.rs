@@ -14,13 +14,18 @@ use crate::ServerError;
 use crate::net::answers::Answers;
 use crate::net::counts::Counts;
 use crate::net::memory::PeerMemory;
+use crate::transaction::shares::NameKey;
 
 const DAY_MS: u64 = 86_400_000;
+/// Counts as the age of a connection that has just come, so that its first request does not look like a high rate.
+const SETTLED_MS: u64 = 10_000;
 
 /// Shared by the connection's task, the threads that answer it (Python, wake-ups) and the caretaker.
 pub struct Peer {
     pub id: u64,
     pub remote: SocketAddr,
+    /// Its address, or the network whose addresses one machine can choose from: all of them share what all need.
+    pub network: NameKey,
     pub counts: Counts,
     started: Instant,
     mailbox: Mutex<Mailbox>,
@@ -65,6 +70,7 @@ impl Peer {
         Peer {
             id,
             remote,
+            network: NameKey::of_address(remote.ip()),
             counts: Counts::default(),
             started: Instant::now(),
             mailbox: Mutex::default(),
@@ -147,9 +153,9 @@ impl Peer {
         if let Some(remark) = self.memory.refusal(bytes) {
             return Err(remark);
         }
-        self.memory.all().groups.keep(group, bytes)?;
+        self.memory.all().groups.keep(group, self.network, bytes)?;
         if !self.memory.add(bytes) {
-            self.memory.all().groups.remove(group, bytes);
+            self.memory.all().groups.give_back(group, self.network, bytes);
             return Err(self.memory.no_room());
         }
         self.holds.fetch_add(1, Relaxed);
@@ -157,7 +163,7 @@ impl Peer {
     }
 
     pub fn end_hold(&self, group: &str, bytes: usize) {
-        self.memory.all().groups.remove(group, bytes);
+        self.memory.all().groups.give_back(group, self.network, bytes);
         self.holds.fetch_sub(1, Relaxed);
         self.memory.remove(bytes);
     }
@@ -231,9 +237,9 @@ impl Peer {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// How many requests it would have sent in a day, as it has done since it came.
+    /// How many requests it would have sent in a day, as it has done since it came and in the seconds before.
     pub fn requests_per_day(&self) -> u64 {
-        self.counts.requests.get().saturating_mul(DAY_MS) / (self.now_ms() + 1)
+        self.counts.requests.get().saturating_mul(DAY_MS) / (self.now_ms() + SETTLED_MS)
     }
 
     /// Notes that something came, and returns the time.

@@ -4,6 +4,7 @@
 //! Arrivals take the lock of the table, so they are slowed by whoever holds it. An arrival costs what the pulls cost that
 //! it wakes, and nothing for the others of its queue.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -16,7 +17,10 @@ use parking_lot::Mutex;
 use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
 use crate::pull::held_table::{HeldTable, Ticket};
+use crate::transaction::shares::NameKey;
 
+/// One address may have all places divided by this.
+const ADDRESS_PART: usize = 2;
 /// A pull is found by each of its tags, unless it has more than these.
 const INDEXED_TAGS_MAX: usize = 64;
 /// Pulls of one queue with more tags. Every arrival on the queue looks at all of them.
@@ -166,6 +170,7 @@ impl Queue {
 struct Table {
     pulls: HeldTable<()>,
     by_queue: HashMap<Arc<str>, HashMap<i32, Queue, RandomState>, RandomState>,
+    of_address: HashMap<NameKey, usize, RandomState>,
     is_closed: bool,
 }
 
@@ -185,8 +190,10 @@ impl Holds {
     /// Returns the pull if there is no room for it.
     pub fn add(&self, held: Held) -> Result<Ticket, Box<Held>> {
         let mut table = self.table.lock();
+        let own = table.of_address.get(&held.peer.network).copied().unwrap_or(0);
         if table.is_closed
             || table.pulls.len() >= self.count_max
+            || own >= self.count_max.div_ceil(ADDRESS_PART)
             || !table.queue(&held.pull).has_room(&held.pull)
         {
             return Err(Box::new(held));
@@ -251,12 +258,19 @@ impl Table {
     fn insert(&mut self, held: Held) -> Ticket {
         let ticket = self.pulls.next_ticket();
         self.queue(&held.pull).insert(&held.pull, ticket);
+        *self.of_address.entry(held.peer.network).or_default() += 1;
         let deadline = held.deadline;
         self.pulls.insert(held, deadline, ())
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<Held> {
         let (held, ()) = self.pulls.remove(ticket)?;
+        if let Entry::Occupied(mut own) = self.of_address.entry(held.peer.network) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
         if let Some(queues) = self.by_queue.get_mut(&held.pull.topic) {
             if let Some(queue) = queues.get_mut(&held.pull.queue_id) {
                 queue.remove(&held.pull, ticket);
@@ -285,8 +299,12 @@ pub(crate) mod tests {
     use crate::pull::held_table::tests::COMPARISONS;
 
     pub(crate) fn peer(id: u64) -> Arc<Peer> {
+        peer_at(id, "127.0.0.1:1")
+    }
+
+    fn peer_at(id: u64, remote: &str) -> Arc<Peer> {
         let memory = PeerMemory::new(&Memory::new(usize::MAX, usize::MAX), usize::MAX);
-        Arc::new(Peer::new(id, "127.0.0.1:1".parse().unwrap(), memory))
+        Arc::new(Peer::new(id, remote.parse().unwrap(), memory))
     }
 
     pub(crate) fn held(peer: &Arc<Peer>, opaque: i32, filter: Filter) -> Held {
@@ -344,7 +362,7 @@ pub(crate) mod tests {
 
     #[test]
     fn pulls_are_found_by_queue_and_tag_by_time_and_by_peer_and_by_nothing_else() {
-        let (holds, one, other) = (Holds::new(5), peer(1), peer(2));
+        let (holds, one, other) = (Holds::new(10), peer(1), peer(2));
         for (peer, opaque, tag) in [(&one, 1, 7), (&other, 2, 7), (&one, 3, 8), (&other, 4, 9)] {
             assert!(holds.add(held(peer, opaque, Filter::Tags(vec![tag].into()))).is_ok());
         }
@@ -360,7 +378,22 @@ pub(crate) mod tests {
         assert!(holds.take("t", 0, 1, &[8]).is_empty());
         assert_eq!(opaques(&holds.take_expired(Instant::now())), [4]);
         let table = holds.table.lock();
-        assert!(table.pulls.is_clean() && table.by_queue.is_empty());
+        assert!(table.pulls.is_clean() && table.by_queue.is_empty() && table.of_address.is_empty());
+    }
+
+    #[test]
+    fn no_address_takes_more_than_half_of_the_places() {
+        let (holds, stranger) = (Holds::new(5), peer_at(1, "127.0.0.1:1"));
+        let (again, honest) = (peer_at(2, "127.0.0.1:2"), peer_at(3, "127.0.0.9:1"));
+        for opaque in 0..3 {
+            assert!(holds.add(held(&stranger, opaque, Filter::All)).is_ok());
+        }
+        assert!(holds.add(held(&again, 3, Filter::All)).is_err(), "another connection of the same address");
+        assert!(holds.add(held(&honest, 4, Filter::All)).is_ok());
+        assert!(holds.add(held(&honest, 5, Filter::All)).is_ok());
+        assert!(holds.add(held(&honest, 6, Filter::All)).is_err(), "no place is left");
+        holds.drop_peer(&stranger);
+        assert!(holds.add(held(&again, 7, Filter::All)).is_ok());
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Puller {
             Ok(()) => Outcome::Done,
             Err(held) => {
                 let remark = format!(
-                    "[OVERLOAD] {} pulls are held already (hold_max), or {WIDE_PULLS_MAX} of this queue with many tags; try again later",
+                    "[OVERLOAD] {} pulls are held already (hold_max), half of them of this address, or {WIDE_PULLS_MAX} of this queue with many tags; try again later",
                     self.settings.hold_max
                 );
                 refuse_hold(&held.pull, &remark, answers)
