@@ -20,6 +20,7 @@ use crate::codes::response_code;
 use crate::limits::paced::Paced;
 use crate::limits::rate::Limit;
 use crate::net::answers::Answers;
+use crate::net::by_network::ByNetwork;
 use crate::net::peer::Peer;
 use crate::net::route::{Ask, Outcome, Refusal};
 use crate::policy::Topic;
@@ -43,11 +44,18 @@ struct HeldAnswer {
     bytes: usize,
 }
 
+#[derive(Default)]
+struct HeldAnswers {
+    /// By the time at which each is due, and the order in which they came.
+    due: BTreeMap<(i64, u64), HeldAnswer>,
+    by_network: ByNetwork,
+}
+
 /// The acknowledgements of a broker that wait for a limit.
 pub struct Flow {
     clock: Clock,
     started: Instant,
-    answers: Mutex<BTreeMap<(i64, u64), HeldAnswer>>,
+    answers: Mutex<HeldAnswers>,
     answers_count: AtomicUsize,
     next: AtomicU64,
     broker_name: String,
@@ -89,9 +97,11 @@ impl Flow {
 
     /// Why an answer to that many messages may not wait; None if it may.
     fn no_room(&self, peer: &Peer, messages: usize) -> Option<String> {
-        let is_full = self.answers_count.load(Relaxed) >= self.settings.send_hold_max
-            || peer.answers_held.load(Relaxed) >= HELD_PER_CONNECTION_MAX;
-        if is_full {
+        let (count, count_max) = (self.answers_count.load(Relaxed), self.settings.send_hold_max);
+        let is_full = count >= count_max || peer.answers_held.load(Relaxed) >= HELD_PER_CONNECTION_MAX;
+        // No address can have its share while so few wait.
+        let may_be_crowded = count >= count_max / 2;
+        if is_full || (may_be_crowded && self.answers.lock().by_network.is_full(peer, count_max)) {
             return Some("too many sends wait for a limit (send_hold_max)".to_owned());
         }
         peer.memory.refusal(HELD_BYTES + messages * MESSAGE_ID_BYTES)
@@ -107,8 +117,9 @@ impl Flow {
         peer.answers_held.fetch_add(1, Relaxed);
         let ticket = self.next.fetch_add(1, Relaxed);
         let mut answers = self.answers.lock();
-        answers.insert((due_ns, ticket), HeldAnswer { peer: Arc::clone(peer), answers: held, bytes });
-        self.answers_count.store(answers.len(), SeqCst);
+        answers.by_network.add(peer);
+        answers.due.insert((due_ns, ticket), HeldAnswer { peer: Arc::clone(peer), answers: held, bytes });
+        self.answers_count.store(answers.due.len(), SeqCst);
         drop(answers);
         self.wake();
     }
@@ -122,9 +133,12 @@ impl Flow {
     pub fn release(&self, due_ns: i64) {
         let due = {
             let mut answers = self.answers.lock();
-            let later = answers.split_off(&(due_ns, u64::MAX));
-            let due = std::mem::replace(&mut *answers, later);
-            self.answers_count.store(answers.len(), SeqCst);
+            let later = answers.due.split_off(&(due_ns, u64::MAX));
+            let due = std::mem::replace(&mut answers.due, later);
+            for held in due.values() {
+                answers.by_network.remove(&held.peer);
+            }
+            self.answers_count.store(answers.due.len(), SeqCst);
             due
         };
         for HeldAnswer { peer, mut answers, bytes } in due.into_values() {

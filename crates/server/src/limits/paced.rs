@@ -70,7 +70,7 @@ impl Paced {
     /// Returns the pull if there is no room for it.
     pub fn add(&self, held: Held) -> Result<(), Box<Held>> {
         let table = &mut *self.table.lock();
-        if table.is_closed || table.pulls.len() >= self.count_max {
+        if table.is_closed || table.pulls.is_full(&held.peer, self.count_max) {
             return Err(Box::new(held));
         }
         let served = table.group(&held.pull.group).served_at(&held.pull, &held.peer);

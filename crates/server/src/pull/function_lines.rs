@@ -47,7 +47,7 @@ impl FunctionLines {
     /// Puts the pull at the end of the function's line; returns it if there is no room.
     pub fn add(&self, function: &str, held: Held) -> Result<(), Box<Held>> {
         let mut lines = self.lines.lock();
-        if lines.is_closed || lines.pulls.len() >= self.count_max {
+        if lines.is_closed || lines.pulls.is_full(&held.peer, self.count_max) {
             return Err(Box::new(held));
         }
         let function = match lines.by_function.get_key_value(function) {

@@ -4,7 +4,6 @@
 //! Arrivals take the lock of the table, so they are slowed by whoever holds it. An arrival costs what the pulls cost that
 //! it wakes, and nothing for the others of its queue.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -17,10 +16,7 @@ use parking_lot::Mutex;
 use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
 use crate::pull::held_table::{HeldTable, Ticket};
-use crate::transaction::shares::NameKey;
 
-/// One address may have all places divided by this.
-const ADDRESS_PART: usize = 2;
 /// A pull is found by each of its tags, unless it has more than these.
 const INDEXED_TAGS_MAX: usize = 64;
 /// Pulls of one queue with more tags. Every arrival on the queue looks at all of them.
@@ -170,7 +166,6 @@ impl Queue {
 struct Table {
     pulls: HeldTable<()>,
     by_queue: HashMap<Arc<str>, HashMap<i32, Queue, RandomState>, RandomState>,
-    of_address: HashMap<NameKey, usize, RandomState>,
     is_closed: bool,
 }
 
@@ -190,10 +185,8 @@ impl Holds {
     /// Returns the pull if there is no room for it.
     pub fn add(&self, held: Held) -> Result<Ticket, Box<Held>> {
         let mut table = self.table.lock();
-        let own = table.of_address.get(&held.peer.network).copied().unwrap_or(0);
         if table.is_closed
-            || table.pulls.len() >= self.count_max
-            || own >= self.count_max.div_ceil(ADDRESS_PART)
+            || table.pulls.is_full(&held.peer, self.count_max)
             || !table.queue(&held.pull).has_room(&held.pull)
         {
             return Err(Box::new(held));
@@ -258,19 +251,12 @@ impl Table {
     fn insert(&mut self, held: Held) -> Ticket {
         let ticket = self.pulls.next_ticket();
         self.queue(&held.pull).insert(&held.pull, ticket);
-        *self.of_address.entry(held.peer.network).or_default() += 1;
         let deadline = held.deadline;
         self.pulls.insert(held, deadline, ())
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<Held> {
         let (held, ()) = self.pulls.remove(ticket)?;
-        if let Entry::Occupied(mut own) = self.of_address.entry(held.peer.network) {
-            *own.get_mut() -= 1;
-            if *own.get() == 0 {
-                own.remove();
-            }
-        }
         if let Some(queues) = self.by_queue.get_mut(&held.pull.topic) {
             if let Some(queue) = queues.get_mut(&held.pull.queue_id) {
                 queue.remove(&held.pull, ticket);
@@ -378,7 +364,7 @@ pub(crate) mod tests {
         assert!(holds.take("t", 0, 1, &[8]).is_empty());
         assert_eq!(opaques(&holds.take_expired(Instant::now())), [4]);
         let table = holds.table.lock();
-        assert!(table.pulls.is_clean() && table.by_queue.is_empty() && table.of_address.is_empty());
+        assert!(table.pulls.is_clean() && table.by_queue.is_empty());
     }
 
     #[test]

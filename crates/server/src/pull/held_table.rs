@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use foldhash::fast::RandomState;
 
+use crate::net::by_network::ByNetwork;
 use crate::net::peer::Peer;
 use crate::pull::held_pulls::Held;
 
@@ -54,19 +55,25 @@ pub struct HeldTable<P> {
     entries: BTreeMap<Ticket, Entry<P>>,
     by_deadline: BTreeSet<(Instant, Ticket)>,
     by_peer: HashMap<u64, BTreeSet<Ticket>, RandomState>,
+    by_network: ByNetwork,
     next: u64,
 }
 
 impl<P> Default for HeldTable<P> {
     fn default() -> Self {
         let (entries, by_deadline, by_peer) = (BTreeMap::new(), BTreeSet::new(), HashMap::default());
-        HeldTable { entries, by_deadline, by_peer, next: 0 }
+        HeldTable { entries, by_deadline, by_peer, by_network: ByNetwork::default(), next: 0 }
     }
 }
 
 impl<P> HeldTable<P> {
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Whether all places are taken, or all that this peer's address may have.
+    pub fn is_full(&self, peer: &Peer, count_max: usize) -> bool {
+        self.entries.len() >= count_max || self.by_network.is_full(peer, count_max)
     }
 
     /// The ticket of the pull that is inserted next.
@@ -79,6 +86,7 @@ impl<P> HeldTable<P> {
         self.next += 1;
         self.by_deadline.insert((deadline, ticket));
         self.by_peer.entry(held.peer.id).or_default().insert(ticket);
+        self.by_network.add(&held.peer);
         self.entries.insert(ticket, Entry { held, deadline, place });
         ticket
     }
@@ -90,6 +98,7 @@ impl<P> HeldTable<P> {
     pub fn remove(&mut self, ticket: Ticket) -> Option<(Held, P)> {
         let Entry { held, deadline, place } = self.entries.remove(&ticket)?;
         self.by_deadline.remove(&(deadline, ticket));
+        self.by_network.remove(&held.peer);
         if let Some(tickets) = self.by_peer.get_mut(&held.peer.id) {
             tickets.remove(&ticket);
             if tickets.is_empty() {
@@ -124,7 +133,11 @@ pub(crate) mod tests {
 
     impl<P> HeldTable<P> {
         pub(crate) fn is_clean(&self) -> bool {
-            self.entries.is_empty() && self.by_deadline.is_empty() && self.by_peer.is_empty()
+            let (entries, peers) = (&self.entries, &self.by_peer);
+            entries.is_empty()
+                && peers.is_empty()
+                && self.by_deadline.is_empty()
+                && self.by_network.is_empty()
         }
     }
 }
