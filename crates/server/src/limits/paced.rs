@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn the_queue_that_was_served_longest_ago_comes_first_even_if_it_is_put_back() {
-        let (paced, one, other) = (Paced::new(3), peer(1), peer(2));
+        let (paced, one, other) = (Paced::new(5), peer(1), peer(2));
         paced.note_served(&held(&one, 0, Filter::All).pull, &one);
         add(&paced, &one, 1);
         add(&paced, &other, 2);

@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn each_function_has_its_line_and_all_share_the_room() {
-        let lines = FunctionLines::new(3, WAIT_MAX).unwrap();
+        let lines = FunctionLines::new(5, WAIT_MAX).unwrap();
         let peer = peer(1);
         for (function, opaque) in [("a", 1), ("b", 2), ("a", 3)] {
             assert!(lines.add(function, held(&peer, opaque)).is_ok());
