@@ -164,6 +164,9 @@ class BrokerSettings:
     A message may have one more for every 32 bytes of its body and properties."""
     flush_timeout_ms: int = 5_000
     metrics_series_max: int = 200_000
+    metrics_queues_max: int = 1_000_000
+    """Queues of which the broker keeps how far each group was handed out, about 40 bytes each. The messages of
+    further ones count as ready instead of in flight."""
     pull_bytes_max: int = 2 * MIB
     pull_messages_max: int = 1024
     """The most that one pull returns, whatever it asks for. Java's consumers ask for 32 messages and

@@ -56,6 +56,8 @@ pub struct BrokerSettings {
     pub flush_timeout_ms: u64,
     /// Pairs of a topic and a group that are counted for the metrics.
     pub metrics_pairs_max: usize,
+    /// Queues of these pairs of which is known how far they were handed out.
+    pub metrics_queues_max: usize,
     pub limits: LimitSettings,
     pub pull: PullSettings,
     pub transaction: TransactionSettings,

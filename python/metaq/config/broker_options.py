@@ -76,6 +76,11 @@ BROKER = section(
         Number(1_000, 10_000_000),
         "Series on one page of metrics, and pairs of topic and group that are counted.",
     ),
+    (
+        "metrics_queues_max",
+        Number(1_000, 100_000_000),
+        "Queues of which the metrics know how far each group was handed out.",
+    ),
     ("pull_bytes_max", Bytes(1, 16 * MIB), "Bytes that one pull returns at most."),
     ("pull_messages_max", Number(1, 1024), "Messages that one pull returns at most."),
     ("pull_bytes_default", Bytes(1, 16 * MIB), "Bytes that a pull returns at most if it names no size."),

@@ -152,6 +152,7 @@ pub struct BrokerSettings {
     message_keys_max: usize,
     flush_timeout_ms: u64,
     metrics_series_max: usize,
+    metrics_queues_max: usize,
     pull_bytes_max: usize,
     pull_messages_max: usize,
     hold_max: usize,
@@ -200,6 +201,7 @@ impl BrokerSettings {
             message_keys_max: self.message_keys_max,
             flush_timeout_ms: self.flush_timeout_ms,
             metrics_pairs_max: self.metrics_series_max,
+            metrics_queues_max: self.metrics_queues_max,
             limits: metaq_server::LimitSettings {
                 send_hold_ms_max: self.send_hold_ms_max,
                 send_refusal_hold_ms: self.send_refusal_hold_ms,

@@ -47,7 +47,8 @@ pub struct Pull {
     pub broker_id: i64,
     pub slow_broker_id: i64,
     pub request_code: i32,
-    pub delivered: Arc<Delivered>,
+    /// None if the group had got no message of the topic before.
+    pub delivered: Option<Arc<Delivered>>,
 }
 
 /// The work that may still be done for pulls in one go. A pull that finds nothing left is answered with where it stands,

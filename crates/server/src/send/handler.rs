@@ -230,7 +230,9 @@ impl Sender {
         let policy = self.policy.read();
         let group = dead_letter_topic.strip_prefix(DEAD_LETTER_PREFIX).and_then(|group| policy.group(group));
         if let (Some(group), Some(topic)) = (group, policy.topic(topic)) {
-            group.traffic.of(&group.name, &topic.name, topic.read_queues).dead_letters.add(1);
+            if let Some(counted) = group.traffic.of(&group.name, &topic.name) {
+                counted.dead_letters.add(1);
+            }
         }
     }
 

@@ -253,6 +253,7 @@ fn setup(directory: &Path) -> Setup {
         message_keys_max: 64,
         flush_timeout_ms: 60_000,
         metrics_pairs_max: 1_000,
+        metrics_queues_max: 1_000,
         limits: LimitSettings { send_hold_ms_max: 1_000, send_refusal_hold_ms: 500, send_hold_max: 100 },
         pull: PullSettings {
             bytes_max: 1 << 20,
