@@ -158,6 +158,9 @@ impl Puller {
             }
             return self.hold_paced(ask, pull, wait, answers);
         };
+        if got.examined_bytes > 0 {
+            answers.note_costly();
+        }
         if commits {
             self.take_commit(&header, got.max_offset, ask.peer);
         }
