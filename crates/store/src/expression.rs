@@ -25,6 +25,8 @@ pub const SEARCHES_MAX: usize = 128;
 const OPERATION_BYTES: u64 = 16;
 /// The same for a property of the record, however short: finding its ends and looking its name up.
 const PROPERTY_BYTES: u64 = 48;
+/// Memory is given out in multiples of this.
+const ALLOCATION_BYTES: usize = 16;
 /// Programs within these bounds, which is nearly all of them, run in an eighth of the space.
 const SMALL: usize = 8;
 
@@ -159,6 +161,12 @@ impl Program {
             + self.numbers as u64 * bytes.min(NUMBER_BYTES_MAX) as u64
             + PROPERTY_BYTES * entries_max(properties) as u64
             + OPERATION_BYTES * self.steps.len() as u64
+    }
+
+    /// About the memory that it takes, with all its texts.
+    pub fn memory_bytes(&self) -> usize {
+        let names: usize = self.names.iter().map(|name| text_bytes(name)).sum();
+        size_of::<Self>() + names + self.steps.iter().map(Step::memory_bytes).sum::<usize>()
     }
 
     /// How many operations it has, at least one.
@@ -347,6 +355,20 @@ impl Step {
             Operation::NotEndsWith(text) => find(Search::End, text, true),
         }
     }
+
+    fn memory_bytes(&self) -> usize {
+        let texts = match self {
+            Self::Text(text) | Self::Search { text, .. } => text_bytes(text),
+            Self::In { texts, .. } => texts.iter().map(|text| text_bytes(text)).sum(),
+            _ => 0,
+        };
+        size_of::<Self>() + texts
+    }
+}
+
+/// The memory of a text and of the pointer to it.
+fn text_bytes(text: &[u8]) -> usize {
+    size_of::<Box<[u8]>>() + text.len().next_multiple_of(ALLOCATION_BYTES)
 }
 
 fn bytes(text: String) -> Box<[u8]> {
