@@ -22,6 +22,11 @@ BROKER = section(
         Number(1, 32_767),
         "Keys of a message; one more is accepted for every 32 bytes of its body and properties.",
     ),
+    (
+        "message_keys_per_second",
+        Number(0, 1_000_000_000),
+        "Keys of the messages of one address, beyond one for every 32 bytes; 0 means no limit.",
+    ),
     ("permission", Number(0, 7), 6, "Permissions on all topics, as bits: 4 read, 2 write."),
     ("auto_create_topic", Flag(), True, "Create a topic when the first message is sent to it."),
     ("auto_create_group", Flag(), True, "Create a consumer group when its first consumer appears."),

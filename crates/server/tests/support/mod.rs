@@ -264,6 +264,7 @@ fn setup(directory: &Path) -> Setup {
         region: "r1".to_owned(),
         message_size_bytes_max: store.message_size_bytes_max,
         message_keys_max: 64,
+        message_keys_per_second: 1_000,
         flush_timeout_ms: 60_000,
         metrics_pairs_max: 1_000,
         metrics_queues_max: 1_000,
