@@ -449,9 +449,11 @@ class BrokerPlane:
         delay_level: int = 0,
         drop: Sequence[str] = ...,
         properties: Mapping[str, str] | None = None,
+        system_names: Sequence[str] = ...,
     ) -> int:
         """Stores a copy of a stored message, as safely as an acknowledged one, and returns its physical
-        offset.
+        offset. If its properties are too long, some are left out, longest first: those that have one of the
+        system's names last, those in `properties` never. METAQ_LEFT_OUT then says how many.
 
         Raises LookupError if no message begins there, StoreFailure if the store refuses."""
     def set_recall_key(self, key: bytes) -> None:

@@ -164,8 +164,14 @@ class BrokerSettings:
     message_keys_max: int = 64
     """Words in the KEYS of a message, each of which costs an entry of the key index, in memory and on disk.
     A message may have one more for every 32 bytes of its body and properties."""
+    message_keys_per_second: int = 200_000
+    """Keys beyond one for 32 bytes that the messages of one address may have; 0 means no limit. Short
+    messages with many keys make the index grow faster than the log."""
     flush_timeout_ms: int = 5_000
     metrics_series_max: int = 200_000
+    metrics_queues_max: int = 1_000_000
+    """Queues of which the broker keeps how far each group was handed out, about 40 bytes each. The messages
+    of further ones count as ready instead of in flight."""
     pull_bytes_max: int = 2 * MIB
     pull_messages_max: int = 1024
     """The most that one pull returns, whatever it asks for. Java's consumers ask for 32 messages and

@@ -12,6 +12,7 @@ import pytest
 from metaq._core import Clock, Record
 from metaq.protocol.commands.messages import ConsumerSendMsgBack, SendMessageV2, ViewMessageById
 from metaq.protocol.errors import Refused
+from metaq.protocol.properties import encode_properties
 from metaq.settings import DELAY_LEVELS_MS
 from metaq.testing import AsyncLocalMetaq
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
@@ -184,6 +185,35 @@ async def give_back(
         max_reconsume_times=max_reconsume_times,
     )
     (await client.connection.call(command)).check()
+
+
+@pytest.mark.parametrize("long_names", [("A", "B"), ("RETRY_TOPIC", "ORIGIN_MESSAGE_ID"), ("TAGS", "KEYS")])
+def test_a_message_whose_properties_fill_their_room_can_go_back(long_names: tuple[str, str]) -> None:
+    async def scenario() -> None:
+        async with opened() as (metaq, client):
+            first, second = long_names
+            await client.send("orders", b"probe", **{first: "x", second: "y" * 15_000})
+            (probe,) = await delivered(metaq, client, "orders", 1)
+            room = 32_767 - len(encode_properties(probe.properties).encode())
+            await client.send("orders", b"full", **{first: "x" * (1 + room), second: "y" * 15_000})
+            record = (await delivered(metaq, client, "orders", 2))[-1]
+            assert len(encode_properties(record.properties).encode()) == 32_767
+            await give_back(client, record)
+            await tick(metaq, DELAY_LEVELS_MS[2], "%RETRY%g", 0)
+            (again,) = await delivered(metaq, client, "%RETRY%g", 1)
+            await give_back(client, again, delay_level=-1)
+            await give_back(client, record, delay_level=-1)
+            letters = await delivered(metaq, client, "%DLQ%g", 2)
+            assert [copy.body for copy in (again, *letters)] == [b"full"] * 3
+            for copy in (again, *letters):
+                assert copy.properties["RETRY_TOPIC"] == "orders"
+                assert copy.properties["ORIGIN_MESSAGE_ID"] == record.message_id
+            if first == "A":
+                assert again.properties["METAQ_LEFT_OUT"] == "1"
+                assert "A" not in again.properties and len(again.properties["B"]) == 15_000
+            assert all(letter.properties["DLQ_ORIGIN_TOPIC"] == "orders" for letter in letters)
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("claimed", [2**31 - 1, -(2**31)])

@@ -122,8 +122,9 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// `pairs_max` limits the pairs of a topic and a group that are counted for the metrics.
-    pub fn new(pairs_max: usize) -> Self {
+    /// `pairs_max` limits the pairs of a topic and a group that are counted for the metrics, `queues_max` the queues of
+    /// which they keep how far they were handed out.
+    pub fn new(pairs_max: usize, queues_max: usize) -> Self {
         let empty = Snapshot {
             topics: ByName::default(),
             groups: ByName::default(),
@@ -133,8 +134,13 @@ impl Policy {
         Policy {
             current: ArcSwap::from_pointee(empty),
             change: Mutex::new(()),
-            pairs: Arc::new(Pairs::new(pairs_max)),
+            pairs: Arc::new(Pairs::new(pairs_max, queues_max)),
         }
+    }
+
+    /// Queues of which the metrics know how far they were handed out to a group.
+    pub fn queues_counted(&self) -> usize {
+        self.pairs.queues_kept()
     }
 
     pub fn read(&self) -> arc_swap::Guard<Arc<Snapshot>> {

@@ -52,10 +52,14 @@ pub struct BrokerSettings {
     pub message_size_bytes_max: usize,
     /// Words in the KEYS of one message, each of which costs an entry of the key index. A long message may have more.
     pub message_keys_max: usize,
+    /// Keys beyond one for 32 bytes that the messages of one address may have.
+    pub message_keys_per_second: u64,
     /// An acknowledgement waits at most this long for the store to confirm its record.
     pub flush_timeout_ms: u64,
     /// Pairs of a topic and a group that are counted for the metrics.
     pub metrics_pairs_max: usize,
+    /// Queues of these pairs of which is known how far they were handed out.
+    pub metrics_queues_max: usize,
     pub limits: LimitSettings,
     pub pull: PullSettings,
     pub transaction: TransactionSettings,

@@ -6,9 +6,6 @@ use bytes::Bytes;
 
 use crate::expression::Program;
 
-/// About the memory that one operation of an expression takes.
-const OPERATION_BYTES: usize = 100;
-
 /// Receives what happens in the store. Calls come from inside the store, some with its locks held: be brief, never
 /// block, never append or delete from here (reading is fine). `arrived` comes on the thread that dispatches: with
 /// asynchronous flush the one that called [`crate::Store::dispatch`], with synchronous flush the one that synced.
@@ -117,7 +114,7 @@ impl Filter {
         match self {
             Self::All => 0,
             Self::Tags(codes) => codes.len() * size_of::<i64>(),
-            Self::Expression(program) => program.len() * OPERATION_BYTES,
+            Self::Expression(program) => program.memory_bytes(),
             Self::Function(call) => call.function.len() + call.text.len(),
         }
     }

@@ -8,7 +8,7 @@ mod number;
 mod tests;
 mod value;
 
-use metaq_wire::properties::entries;
+use metaq_wire::properties::{entries, entries_max};
 
 use number::NUMBER_BYTES_MAX;
 use value::{Search, Value};
@@ -23,6 +23,10 @@ pub const PROPERTIES_MAX: usize = 128;
 pub const SEARCHES_MAX: usize = 128;
 /// An operation costs as much as a look at this many bytes, whatever it does.
 const OPERATION_BYTES: u64 = 16;
+/// The same for a property of the record, however short: finding its ends and looking its name up.
+const PROPERTY_BYTES: u64 = 48;
+/// Memory is given out in multiples of this.
+const ALLOCATION_BYTES: usize = 16;
 /// Programs within these bounds, which is nearly all of them, run in an eighth of the space.
 const SMALL: usize = 8;
 
@@ -147,14 +151,22 @@ impl Program {
         Ok(Self { steps, names, depth, searches: searches + pairs, numbers })
     }
 
-    /// The bytes that [`Program::matches`] looks at, at most, if the record has this many bytes of properties: all of
-    /// them once to find the values, once more for each search and each comparison of two properties, and the longest
-    /// number for each comparison with a number.
+    /// The bytes that [`Program::matches`] looks at, at most: all properties once to find the values, once more for each
+    /// search and each comparison of two properties, and the longest number for each comparison with a number. A property
+    /// and an operation count as some bytes more.
     #[inline]
-    pub fn examined_bytes(&self, properties_bytes: usize) -> u64 {
-        (1 + self.searches as u64) * properties_bytes as u64
-            + self.numbers as u64 * properties_bytes.min(NUMBER_BYTES_MAX) as u64
+    pub fn examined_bytes(&self, properties: &[u8]) -> u64 {
+        let bytes = properties.len();
+        (1 + self.searches as u64) * bytes as u64
+            + self.numbers as u64 * bytes.min(NUMBER_BYTES_MAX) as u64
+            + PROPERTY_BYTES * entries_max(properties) as u64
             + OPERATION_BYTES * self.steps.len() as u64
+    }
+
+    /// About the memory that it takes, with all its texts.
+    pub fn memory_bytes(&self) -> usize {
+        let names: usize = self.names.iter().map(|name| text_bytes(name)).sum();
+        size_of::<Self>() + names + self.steps.iter().map(Step::memory_bytes).sum::<usize>()
     }
 
     /// How many operations it has, at least one.
@@ -343,6 +355,20 @@ impl Step {
             Operation::NotEndsWith(text) => find(Search::End, text, true),
         }
     }
+
+    fn memory_bytes(&self) -> usize {
+        let texts = match self {
+            Self::Text(text) | Self::Search { text, .. } => text_bytes(text),
+            Self::In { texts, .. } => texts.iter().map(|text| text_bytes(text)).sum(),
+            _ => 0,
+        };
+        size_of::<Self>() + texts
+    }
+}
+
+/// The memory of a text and of the pointer to it.
+fn text_bytes(text: &[u8]) -> usize {
+    size_of::<Box<[u8]>>() + text.len().next_multiple_of(ALLOCATION_BYTES)
 }
 
 fn bytes(text: String) -> Box<[u8]> {

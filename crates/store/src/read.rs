@@ -198,8 +198,7 @@ impl Reader<'_> {
         if !fits(&record, queue, got.next_offset, entry) {
             return None;
         }
-        let examined_bytes =
-            got.examined_bytes.saturating_add(program.examined_bytes(record.properties.len()));
+        let examined_bytes = got.examined_bytes.saturating_add(program.examined_bytes(record.properties));
         let bytes_max = wanted.bounds.examined_bytes_max;
         // Each pull examines at least one record. Otherwise a consumer would never get past a large one.
         if examined_bytes > bytes_max && (got.examined_bytes > 0 || bytes_max == 0) {
@@ -268,10 +267,19 @@ impl Reader<'_> {
 
     /// The whole record that starts there, if it is sound.
     pub(crate) fn record_at(&self, physical_offset: i64) -> Option<Bytes> {
+        self.record_with(physical_offset, true)
+    }
+
+    /// The same, whether or not its body is sound.
+    pub(crate) fn head_at(&self, physical_offset: i64) -> Option<Bytes> {
+        self.record_with(physical_offset, false)
+    }
+
+    fn record_with(&self, physical_offset: i64, check_body: bool) -> Option<Bytes> {
         let file = self.log.file_at(physical_offset)?;
         let position = (physical_offset - file.start_offset) as u64;
         let bytes = file.readable().get(position as usize..)?;
-        match content_at(bytes, physical_offset, true) {
+        match content_at(bytes, physical_offset, check_body) {
             Content::Record(record) => file.bytes(position, record.size),
             _ => None,
         }

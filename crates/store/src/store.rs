@@ -345,6 +345,11 @@ impl Store {
         self.shared.reader().record_at(physical_offset)
     }
 
+    /// The same, whether or not the body is sound: ask [`metaq_wire::Record::crc_matches`] before you use it.
+    pub fn appended_head_at(&self, physical_offset: i64) -> Option<Bytes> {
+        self.shared.reader().head_at(physical_offset)
+    }
+
     /// Visits every sound, confirmed record of the log from there on, in the log's order.
     pub fn each_record_from(&self, physical_offset: i64, visit: impl FnMut(&Record<'_>)) {
         self.each_record_within(physical_offset, self.shared.log.progress.confirmable(), visit);

@@ -22,6 +22,11 @@ BROKER = section(
         Number(1, 32_767),
         "Keys of a message; one more is accepted for every 32 bytes of its body and properties.",
     ),
+    (
+        "message_keys_per_second",
+        Number(0, 1_000_000_000),
+        "Keys of the messages of one address, beyond one for every 32 bytes; 0 means no limit.",
+    ),
     ("permission", Number(0, 7), 6, "Permissions on all topics, as bits: 4 read, 2 write."),
     ("auto_create_topic", Flag(), True, "Create a topic when the first message is sent to it."),
     ("auto_create_group", Flag(), True, "Create a consumer group when its first consumer appears."),
@@ -75,6 +80,11 @@ BROKER = section(
         "metrics_series_max",
         Number(1_000, 10_000_000),
         "Series on one page of metrics, and pairs of topic and group that are counted.",
+    ),
+    (
+        "metrics_queues_max",
+        Number(1_000, 100_000_000),
+        "Queues of which the metrics know how far each group was handed out.",
     ),
     ("pull_bytes_max", Bytes(1, 16 * MIB), "Bytes that one pull returns at most."),
     ("pull_messages_max", Number(1, 1024), "Messages that one pull returns at most."),

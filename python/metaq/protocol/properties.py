@@ -39,6 +39,9 @@ DEAD_LETTER_REASON: Final = "DLQ_REASON"
 """Why a consumer has given the message up, in its own words. MetaQ's brokers store it."""
 DEAD_LETTER_ERROR: Final = "DLQ_ERROR_TYPE"
 """The class of the exception."""
+LEFT_OUT: Final = "METAQ_LEFT_OUT"
+"""On a copy of a message that was sent back: how many of its properties found no room beside those that the
+broker adds."""
 RESENT_LETTER: Final = "DLQ_RESENT_ID"
 """The offset id of the dead letter that a message was sent again from."""
 DELAY_LEVEL: Final = "DELAY"
@@ -112,6 +115,7 @@ SYSTEM_NAMES: Final = frozenset(
         DEAD_LETTER_MESSAGE_ID,
         DEAD_LETTER_REASON,
         DEAD_LETTER_ERROR,
+        LEFT_OUT,
         RESENT_LETTER,
         PRIORITY,
         "__LITE_TOPIC",

@@ -201,7 +201,7 @@ impl BrokerPlane {
         enter_infallible(py, || broker.catch_up(Duration::from_millis(timeout_ms)))
     }
 
-    #[pyo3(signature = (physical_offset, topic, queue_id, *, reconsume_times, delay_level=0, drop=Vec::new(), properties=None))]
+    #[pyo3(signature = (physical_offset, topic, queue_id, *, reconsume_times, delay_level=0, drop=Vec::new(), properties=None, system_names=Vec::new()))]
     #[allow(clippy::too_many_arguments)]
     fn resend(
         &self,
@@ -213,9 +213,19 @@ impl BrokerPlane {
         delay_level: i64,
         drop: Vec<String>,
         properties: Option<HashMap<String, String>>,
+        system_names: Vec<String>,
     ) -> PyResult<i64> {
         let set = properties.unwrap_or_default().into_iter().collect();
-        let resend = Resend { physical_offset, topic, queue_id, reconsume_times, delay_level, drop, set };
+        let resend = Resend {
+            physical_offset,
+            topic,
+            queue_id,
+            reconsume_times,
+            delay_level,
+            drop,
+            set,
+            system_names,
+        };
         let broker = &self.inner.broker;
         enter(py, || broker.sends.resend(&resend))
     }

@@ -1,11 +1,13 @@
 //! Messages that came in, by topic and kind, and messages that went out, by topic and group.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
+use foldhash::fast::RandomState;
+use parking_lot::{Mutex, RwLock};
 
 use crate::by_name::{ByName, Named};
 use crate::net::counts::Count;
@@ -125,51 +127,52 @@ pub struct Delivered {
     messages: Count,
     bytes: Count,
     pub dead_letters: Count,
-    /// The offset after the last message that was handed out, by queue; -1 before the first.
-    reached: Box<[AtomicI64]>,
+    /// The offset after the last message that was handed out, of those queues that gave any. A topic may have ten
+    /// thousand queues, so those that gave nothing take no room.
+    reached: RwLock<Reached>,
+    limits: Arc<Pairs>,
 }
 
+type Reached = HashMap<i32, AtomicI64, RandomState>;
+
 impl Delivered {
-    pub(crate) fn new(group: &str, topic: &str, queues: usize) -> Self {
+    fn new(group: &str, topic: &str, limits: &Arc<Pairs>) -> Self {
         Delivered {
             group: group.into(),
             topic: topic.into(),
             messages: Count::default(),
             bytes: Count::default(),
             dead_letters: Count::default(),
-            reached: (0..queues).map(|_| AtomicI64::new(-1)).collect(),
+            reached: RwLock::default(),
+            limits: Arc::clone(limits),
         }
-    }
-
-    /// The same counts with room for more queues.
-    fn with_queues(&self, queues: usize) -> Self {
-        let grown = Delivered {
-            group: Arc::clone(&self.group),
-            topic: Arc::clone(&self.topic),
-            ..Delivered::new("", "", queues)
-        };
-        grown.messages.add(self.messages.get());
-        grown.bytes.add(self.bytes.get());
-        grown.dead_letters.add(self.dead_letters.get());
-        for (to, from) in grown.reached.iter().zip(&self.reached) {
-            to.store(from.load(Relaxed), Relaxed);
-        }
-        grown
     }
 
     /// Counts messages that were handed out of a queue, up to `next_offset`.
     pub fn hand_out(&self, queue_id: i32, next_offset: i64, messages: u64, bytes: u64) {
         self.messages.add(messages);
         self.bytes.add(bytes);
-        if let Some(reached) = self.reached.get(queue_id as usize) {
-            reached.store(next_offset, Relaxed);
+        match self.reached.read().get(&queue_id) {
+            Some(reached) => return reached.store(next_offset, Relaxed),
+            None if !self.limits.queues.has_room() => return,
+            None => {}
+        }
+        self.reach_first(queue_id, next_offset);
+    }
+
+    #[cold]
+    fn reach_first(&self, queue_id: i32, next_offset: i64) {
+        let mut reached = self.reached.write();
+        if let Some(known) = reached.get(&queue_id) {
+            known.store(next_offset, Relaxed);
+        } else if self.limits.queues.take() {
+            reached.insert(queue_id, AtomicI64::new(next_offset));
         }
     }
 
-    /// How far the queue was handed out; None before the first message.
+    /// How far the queue was handed out; None before the first message, and beyond the limit of queues.
     pub fn reached(&self, queue_id: i32) -> Option<i64> {
-        let reached = self.reached.get(queue_id as usize)?.load(Relaxed);
-        (reached >= 0).then_some(reached)
+        self.reached.read().get(&queue_id).map(|reached| reached.load(Relaxed))
     }
 
     pub fn messages(&self) -> u64 {
@@ -187,16 +190,53 @@ impl Named for Delivered {
     }
 }
 
-/// Pairs of a topic and a group that are counted, of all groups together. Clients choose how many there are.
+impl Drop for Delivered {
+    fn drop(&mut self) {
+        self.limits.queues.give_back(self.reached.get_mut().len());
+    }
+}
+
+/// A number of things that are kept, and its limit.
 #[derive(Default)]
-pub struct Pairs {
-    counted: AtomicUsize,
+struct Bounded {
+    kept: AtomicUsize,
     max: usize,
 }
 
+impl Bounded {
+    fn new(max: usize) -> Self {
+        Bounded { kept: AtomicUsize::new(0), max }
+    }
+
+    fn has_room(&self) -> bool {
+        self.kept.load(Relaxed) < self.max
+    }
+
+    /// Counts one more, if there is room.
+    fn take(&self) -> bool {
+        self.kept.fetch_update(Relaxed, Relaxed, |kept| (kept < self.max).then_some(kept + 1)).is_ok()
+    }
+
+    fn give_back(&self, count: usize) {
+        self.kept.fetch_sub(count, Relaxed);
+    }
+}
+
+/// Counts all groups together: their pairs of a topic and a group, and the queues whose progress the pairs keep. Clients
+/// choose how many there are.
+#[derive(Default)]
+pub struct Pairs {
+    pairs: Bounded,
+    queues: Bounded,
+}
+
 impl Pairs {
-    pub fn new(max: usize) -> Self {
-        Pairs { counted: AtomicUsize::new(0), max }
+    pub fn new(pairs_max: usize, queues_max: usize) -> Self {
+        Pairs { pairs: Bounded::new(pairs_max), queues: Bounded::new(queues_max) }
+    }
+
+    pub fn queues_kept(&self) -> usize {
+        self.queues.kept.load(Relaxed)
     }
 }
 
@@ -219,35 +259,30 @@ impl GroupTraffic {
         }
     }
 
-    /// The counters of a topic that has this many queues. Beyond the limit of pairs they are nobody's.
-    pub fn of(&self, group: &str, topic: &str, queues: i32) -> Arc<Delivered> {
-        let known = self.by_topic.load().get_shared(topic).cloned();
-        match known {
-            Some(known) if known.reached.len() >= queues as usize => known,
-            _ => self.add(group, topic, queues.max(0) as usize),
-        }
+    /// The counters of a topic, which begin with the first message or dead letter; None beyond the limit of pairs. A pull
+    /// that finds nothing must leave nothing, so do not ask for them before.
+    pub fn of(&self, group: &str, topic: &str) -> Option<Arc<Delivered>> {
+        self.find(topic).or_else(|| self.add(group, topic))
     }
 
     #[cold]
-    fn add(&self, group: &str, topic: &str, queues: usize) -> Arc<Delivered> {
+    fn add(&self, group: &str, topic: &str) -> Option<Arc<Delivered>> {
+        if !self.pairs.pairs.has_room() {
+            return None;
+        }
         let _one_at_a_time = self.change.lock();
         let mut next = ByName::clone(&self.by_topic.load());
-        let added = match next.get_shared(topic) {
-            Some(known) if known.reached.len() >= queues => return Arc::clone(known),
-            Some(known) => known.with_queues(queues),
-            None if self.pairs.counted.load(Relaxed) >= self.pairs.max => {
-                return Arc::new(Delivered::new(group, topic, 0));
-            }
-            None => {
-                self.pairs.counted.fetch_add(1, Relaxed);
-                self.own.fetch_add(1, Relaxed);
-                Delivered::new(group, topic, queues)
-            }
-        };
-        let added = Arc::new(added);
+        if let Some(known) = next.get_shared(topic) {
+            return Some(Arc::clone(known));
+        }
+        if !self.pairs.pairs.take() {
+            return None;
+        }
+        self.own.fetch_add(1, Relaxed);
+        let added = Arc::new(Delivered::new(group, topic, &self.pairs));
         next.insert_shared(Arc::clone(&added));
         self.by_topic.store(Arc::new(next));
-        added
+        Some(added)
     }
 
     /// The counters of all topics of which the group got something.
@@ -267,7 +302,7 @@ impl GroupTraffic {
             next.remove(topic);
             self.by_topic.store(Arc::new(next));
             self.own.fetch_sub(1, Relaxed);
-            self.pairs.counted.fetch_sub(1, Relaxed);
+            self.pairs.pairs.give_back(1);
         }
     }
 }
@@ -280,11 +315,12 @@ impl fmt::Debug for GroupTraffic {
 
 impl Drop for GroupTraffic {
     fn drop(&mut self) {
-        self.pairs.counted.fetch_sub(self.own.load(Relaxed), Relaxed);
+        self.pairs.pairs.give_back(self.own.load(Relaxed));
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -306,30 +342,51 @@ mod tests {
     }
 
     #[test]
-    fn counters_outlive_new_queues() {
-        let traffic = GroupTraffic::new(&Arc::new(Pairs::new(9)));
-        traffic.of("g", "t", 2).hand_out(1, 7, 3, 300);
-        let grown = traffic.of("g", "t", 4);
-        assert_eq!(
-            (grown.messages(), grown.bytes(), grown.reached(1), grown.reached(3)),
-            (3, 300, Some(7), None)
-        );
-        assert!(Arc::ptr_eq(&grown, &traffic.of("g", "t", 3)));
+    fn kept_places_follow_the_queues_that_were_handed_out() {
+        let pairs = Arc::new(Pairs::new(100, 10_000));
+        let groups: Vec<GroupTraffic> = (0..100).map(|_| GroupTraffic::new(&pairs)).collect();
+        for (number, group) in groups.iter().enumerate() {
+            let delivered = group.of("g", "t").unwrap();
+            assert_eq!(pairs.queues_kept(), 2 * number, "a pair has no places of its own");
+            for next_offset in 1..4 {
+                delivered.hand_out(9_999, next_offset, 1, 10);
+                delivered.hand_out(0, next_offset + 10, 1, 10);
+            }
+            assert_eq!([0, 1, 9_999].map(|queue| delivered.reached(queue)), [Some(13), None, Some(3)]);
+            assert_eq!((delivered.messages(), delivered.bytes()), (6, 60));
+        }
+        assert_eq!(pairs.queues_kept(), 200);
+        groups[0].forget("t");
+        assert_eq!(pairs.queues_kept(), 198);
+        drop(groups);
+        assert_eq!(pairs.queues_kept(), 0);
+    }
+
+    #[test]
+    fn queues_beyond_the_limit_are_counted_without_their_places() {
+        let pairs = Arc::new(Pairs::new(9, 2));
+        let traffic = GroupTraffic::new(&pairs);
+        let delivered = traffic.of("g", "t").unwrap();
+        for queue_id in 0..4 {
+            delivered.hand_out(queue_id, 5, 1, 10);
+        }
+        assert_eq!([0, 1, 2, 3].map(|queue| delivered.reached(queue)), [Some(5), Some(5), None, None]);
+        assert_eq!((delivered.messages(), pairs.queues_kept()), (4, 2));
     }
 
     #[test]
     fn pairs_beyond_the_limit_are_not_kept() {
-        let pairs = Arc::new(Pairs::new(2));
+        let pairs = Arc::new(Pairs::new(2, 9));
         let (first, second) = (GroupTraffic::new(&pairs), GroupTraffic::new(&pairs));
-        first.of("g", "a", 1);
-        first.of("g", "a", 1);
-        second.of("h", "a", 1);
-        second.of("h", "b", 1).hand_out(0, 5, 1, 1);
+        assert!(first.of("g", "a").is_some());
+        assert!(Arc::ptr_eq(&first.of("g", "a").unwrap(), &first.find("a").unwrap()));
+        assert!(second.of("h", "a").is_some());
+        assert!(second.of("h", "b").is_none());
         assert_eq!(second.all().len(), 1);
         first.forget("a");
-        second.of("h", "b", 1);
+        assert!(second.of("h", "b").is_some());
         assert_eq!(second.all().len(), 2);
         drop(second);
-        assert_eq!(pairs.counted.load(Relaxed), 0);
+        assert_eq!(pairs.pairs.kept.load(Relaxed), 0);
     }
 }

@@ -109,6 +109,7 @@ pub struct Answers {
     origin: Option<Arc<Origin>>,
     appended: bool,
     ended: bool,
+    costly: bool,
     confirm_to: i64,
     /// The code of the answer that was added last, until it is noted with its request.
     last_code: Option<i32>,
@@ -261,6 +262,15 @@ impl Answers {
 
     pub fn take_ended(&mut self) -> bool {
         std::mem::take(&mut self.ended)
+    }
+
+    /// Notes that this request may have taken long: its cost is more than that of its bytes.
+    pub fn note_costly(&mut self) {
+        self.costly = true;
+    }
+
+    pub fn take_costly(&mut self) -> bool {
+        std::mem::take(&mut self.costly)
     }
 
     /// Once per pass: queue entries for what was appended, and one flush for all answers that wait.

@@ -31,6 +31,14 @@ const TURN_FRAMES: usize = 1024;
 const TURN_OUTPUT_BYTES: usize = 1024 * 1024;
 /// The same bytes when memory is scarce: every connection that asks for much may get this far before it has to read.
 const SCARCE_TURN_OUTPUT_BYTES: usize = 64 * 1024;
+/// The time after which the other connections have their turn, whatever it was spent on. A hot request takes a few
+/// microseconds, so only costly ones come here before [`TURN_FRAMES`]. A network thread serves many connections, and each of
+/// them may use this time before a newcomer is heard.
+const TURN_MS: u64 = 5;
+/// Work between two looks at the clock: a look costs about a hundredth of a hot request.
+const LOOK_WORK: usize = 16;
+/// Bytes of a frame that are as much work as a frame.
+const WORK_BYTES: usize = 4 * 1024;
 
 /// If the budget has no room for a frame that is longer than one read, it is tried again after this time.
 const RESERVE_PAUSE: Duration = Duration::from_millis(10);
@@ -171,11 +179,33 @@ struct Turn {
     frames: usize,
     output_bytes: usize,
     output_bytes_max: usize,
+    /// The time of the passes before this one.
+    spent_ms: u64,
+    /// Work since the last look at the clock.
+    work: usize,
+    is_late: bool,
 }
 
 impl Turn {
     fn is_over(&self) -> bool {
-        self.frames >= TURN_FRAMES || self.output_bytes > self.output_bytes_max
+        self.frames >= TURN_FRAMES || self.output_bytes > self.output_bytes_max || self.is_late
+    }
+
+    /// Counts a frame, and looks at the clock if it was costly or enough others came before it.
+    #[inline]
+    fn add_frame(&mut self, frame_bytes: usize, is_costly: bool, pass_ms: impl FnOnce() -> u64) {
+        self.frames += 1;
+        self.work += 1 + frame_bytes / WORK_BYTES;
+        if is_costly || self.work >= LOOK_WORK {
+            self.work = 0;
+            self.is_late = self.spent_ms + pass_ms() >= TURN_MS;
+        }
+    }
+
+    /// Counts the time of a whole pass.
+    fn add_pass(&mut self, pass_ms: u64) {
+        self.spent_ms += pass_ms;
+        self.is_late |= self.spent_ms >= TURN_MS;
     }
 
     /// Gives the peer less at a time if the memory for its answers may not be there.
@@ -217,7 +247,7 @@ fn handle_frames(
                 }
                 input.consume(size);
                 peer.mark_frame();
-                turn.frames += 1;
+                turn.add_frame(size, answers.take_costly(), || peer.now_ms() - began_ms);
                 turn.output_bytes = output_bytes + answers.output.len() - unsent_bytes;
                 if handled.is_err() {
                     break;
@@ -238,6 +268,7 @@ fn handle_frames(
     }
     let is_partial = !input.has_more && !input.unread().is_empty();
     let now_ms = peer.mark_active(is_partial);
+    turn.add_pass(now_ms - began_ms);
     if now_ms - began_ms >= shared.slow_requests.limit_ms() {
         note_slow_pass(shared, peer, answers, began_ms, now_ms);
     }
@@ -489,6 +520,42 @@ mod tests {
         input.compact();
         assert!(buffers.count(input.memory()));
         assert!(other.reserve_frame(&mut buffers), "its turn has come");
+    }
+
+    #[test]
+    fn a_turn_ends_after_some_time_and_the_clock_is_read_seldom() {
+        let looks = std::cell::Cell::new(0);
+        let after = |pass_ms| {
+            looks.set(looks.get() + 1);
+            pass_ms
+        };
+        let new = || Turn { output_bytes_max: TURN_OUTPUT_BYTES, ..Turn::default() };
+        let mut cheap = new();
+        for _ in 1..TURN_FRAMES {
+            cheap.add_frame(200, false, || after(TURN_MS - 1));
+        }
+        assert!(!cheap.is_over());
+        assert_eq!(looks.take(), (TURN_FRAMES - 1) / LOOK_WORK);
+
+        let mut slow = new();
+        for _ in 0..LOOK_WORK {
+            assert!(!slow.is_over());
+            slow.add_frame(200, false, || after(TURN_MS));
+        }
+        assert!(slow.is_over());
+
+        let mut costly = new();
+        costly.add_frame(200, true, || after(TURN_MS));
+        assert!(costly.is_over(), "after a costly request it looks at once");
+        let mut long = new();
+        long.add_frame(LOOK_WORK * WORK_BYTES, false, || after(TURN_MS));
+        assert!(long.is_over(), "and after a long frame");
+
+        let mut many_passes = new();
+        many_passes.add_pass(TURN_MS - 1);
+        assert!(!many_passes.is_over());
+        many_passes.add_frame(200, true, || after(1));
+        assert!(many_passes.is_over());
     }
 
     #[test]

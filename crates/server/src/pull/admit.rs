@@ -38,20 +38,7 @@ impl Puller {
         header: &PullHeader<'_>,
         ask: &Ask<'_>,
     ) -> Result<Pull, Denial> {
-        if policy.permission & PERMISSION_READ == 0 {
-            let remark = format!(
-                "broker[{}] does not serve messages: its permission is {}",
-                self.broker_name, policy.permission
-            );
-            return Err(Denial::refused(response_code::NO_PERMISSION, remark));
-        }
-        if !group.client_usable {
-            return Err(Denial::Refused(closed_group(&group.name)));
-        }
-        if !group.consume_enabled {
-            let remark = format!("group[{}] is not allowed to consume", group.name);
-            return Err(Denial::refused(response_code::NO_PERMISSION, remark));
-        }
+        self.check_group(policy, group)?;
         let Some(topic) = policy.topic(&header.topic) else {
             let remark = format!("topic[{}] does not exist; create it first", header.topic);
             return Err(Denial::refused(response_code::TOPIC_NOT_EXIST, remark));
@@ -84,12 +71,17 @@ impl Puller {
             .bytes_max
             .filter(|bytes| *bytes > 0)
             .map_or(self.settings.bytes_default, |bytes| bytes as usize);
-        let delivered = group.traffic.of(&group.name, &topic.name, topic.read_queues);
+        // A pull alone must not be counted for good: its sender chooses the pairs. The first message begins the count.
+        let delivered = group.traffic.find(&topic.name);
+        let (group_name, topic_name) = match &delivered {
+            Some(delivered) => (Arc::clone(&delivered.group), Arc::clone(&delivered.topic)),
+            None => (Arc::from(&*group.name), Arc::from(&*topic.name)),
+        };
         Ok(Pull {
             encoding: ask.encoding,
             opaque: ask.header.opaque,
-            group: Arc::clone(&delivered.group),
-            topic: Arc::clone(&delivered.topic),
+            group: group_name,
+            topic: topic_name,
             queue_id: header.queue_id,
             queue_offset: header.queue_offset,
             count_max: (header.count_max.max(1) as usize).min(self.settings.messages_max),
@@ -101,6 +93,24 @@ impl Puller {
             request_code: ask.header.code,
             delivered,
         })
+    }
+
+    fn check_group(&self, policy: &Snapshot, group: &Group) -> Result<(), Denial> {
+        if policy.permission & PERMISSION_READ == 0 {
+            let remark = format!(
+                "broker[{}] does not serve messages: its permission is {}",
+                self.broker_name, policy.permission
+            );
+            return Err(Denial::refused(response_code::NO_PERMISSION, remark));
+        }
+        if !group.client_usable {
+            return Err(Denial::Refused(closed_group(&group.name)));
+        }
+        if !group.consume_enabled {
+            let remark = format!("group[{}] is not allowed to consume", group.name);
+            return Err(Denial::refused(response_code::NO_PERMISSION, remark));
+        }
+        Ok(())
     }
 
     /// The filter that the pull itself carries.

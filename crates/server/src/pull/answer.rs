@@ -10,6 +10,7 @@ use metaq_wire::{FrameEncoder, layout};
 
 use crate::codes::response_code;
 use crate::metrics::latency::Exchange;
+use crate::metrics::traffic::Delivered;
 use crate::net::answers::Answers;
 use crate::net::output::Body;
 use crate::net::peer::Peer;
@@ -41,7 +42,10 @@ impl Puller {
         peer.counts.messages_out.add(got.count as u64);
         peer.counts.bytes_out.add(got.bytes as u64);
         if got.count > 0 {
-            pull.delivered.hand_out(pull.queue_id, got.next_offset, got.count as u64, got.bytes as u64);
+            match &pull.delivered {
+                Some(delivered) => hand_out(delivered, pull, &got),
+                None => self.hand_out_first(pull, &got),
+            }
         }
         let suggested_broker_id = self.recent_bytes.map_or(MASTER_ID, |recent_bytes| {
             let is_old = self.is_old(pull, &got, recent_bytes);
@@ -61,6 +65,17 @@ impl Puller {
         answers.add_with_body(pull.encoding, pull.opaque, code, None, fill, Body::Mapped(got.slices));
     }
 
+    /// Begins to count what the group gets of the topic.
+    #[cold]
+    fn hand_out_first(&self, pull: &Pull, got: &Got) {
+        let policy = self.policy.read();
+        let delivered =
+            policy.group(&pull.group).and_then(|group| group.traffic.of(&group.name, &pull.topic));
+        if let Some(delivered) = delivered {
+            hand_out(&delivered, pull, got);
+        }
+    }
+
     /// Whether the pull has come to records that are no longer expected in memory.
     fn is_old(&self, pull: &Pull, got: &Got, recent_bytes: i64) -> bool {
         let first =
@@ -76,6 +91,10 @@ impl Puller {
         };
         physical_offset.is_some_and(|oldest| self.store.end_offset() - oldest > recent_bytes)
     }
+}
+
+fn hand_out(delivered: &Delivered, pull: &Pull, got: &Got) {
+    delivered.hand_out(pull.queue_id, got.next_offset, got.count as u64, got.bytes as u64);
 }
 
 /// The response code for what the store found.

@@ -7,10 +7,10 @@ use foldhash::fast::RandomState;
 use metaq_store::Filter;
 use parking_lot::RwLock;
 
-/// Operations of all remembered programs together; at most about twenty megabytes.
-const OPERATIONS_MAX: usize = 200_000;
-/// Bytes of a function call's text that count as one operation.
-const CALL_BYTES: usize = 64;
+/// Memory of all remembered filters with their texts.
+const BYTES_MAX: usize = 20_000_000;
+/// Memory of a filter's places in the tables.
+const ENTRY_BYTES: usize = 256;
 
 /// Filters by the text they were compiled from. The oldest are dropped when there are too many; a pull that needs one of
 /// them crosses again.
@@ -24,7 +24,7 @@ struct Table {
     filters: HashMap<Arc<str>, Filter, RandomState>,
     /// In the order of arrival.
     texts: VecDeque<Arc<str>>,
-    operations: usize,
+    bytes: usize,
 }
 
 impl Expressions {
@@ -37,32 +37,29 @@ impl Expressions {
         if table.filters.contains_key(text) {
             return;
         }
-        table.operations += operations(&filter);
+        table.bytes += memory_bytes(text, &filter);
         let text: Arc<str> = text.into();
         table.filters.insert(Arc::clone(&text), filter);
         table.texts.push_back(text);
-        while table.operations > OPERATIONS_MAX {
-            let Some(oldest) = table.texts.pop_front().and_then(|text| table.filters.remove(&text)) else {
-                return;
-            };
-            table.operations -= operations(&oldest);
+        while table.bytes > BYTES_MAX {
+            let Some(oldest) = table.texts.pop_front() else { return };
+            if let Some(filter) = table.filters.remove(&oldest) {
+                table.bytes -= memory_bytes(&oldest, &filter);
+            }
         }
     }
 }
 
-fn operations(filter: &Filter) -> usize {
-    match filter {
-        Filter::Expression(program) => program.len(),
-        Filter::Function(call) => 1 + call.text.len() / CALL_BYTES,
-        Filter::All | Filter::Tags(_) => 1,
-    }
+/// The memory of an entry. A short text may have a long program, and a long text a short one.
+fn memory_bytes(text: &str, filter: &Filter) -> usize {
+    ENTRY_BYTES + text.len() + filter.memory_bytes()
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use metaq_store::Program;
-    use metaq_store::expression::{OPERATIONS_MAX as PROGRAM_OPERATIONS_MAX, Operation};
+    use metaq_store::expression::{OPERATIONS_MAX, Operation};
 
     use super::*;
 
@@ -72,19 +69,44 @@ mod tests {
         Filter::Expression(Arc::new(Program::build(list).unwrap()))
     }
 
+    fn is(literals: Vec<String>) -> Filter {
+        let operations = vec![Operation::Property("a".to_owned()), Operation::In(literals)];
+        Filter::Expression(Arc::new(Program::build(operations).unwrap()))
+    }
+
     #[test]
     fn the_oldest_make_room() {
         let expressions = Expressions::default();
-        let fitting = OPERATIONS_MAX / PROGRAM_OPERATIONS_MAX;
+        let long = program(OPERATIONS_MAX);
+        let fitting = BYTES_MAX / memory_bytes("0", &long);
         for number in 0..=fitting {
-            expressions.put(&number.to_string(), program(PROGRAM_OPERATIONS_MAX));
+            expressions.put(&number.to_string(), long.clone());
         }
         assert!(expressions.find("0").is_none());
-        assert!(expressions.find("1").is_some());
         assert!(expressions.find(&fitting.to_string()).is_some());
-        expressions.put("1", program(1));
-        let kept = expressions.find("1").unwrap();
-        assert_eq!(operations(&kept), PROGRAM_OPERATIONS_MAX, "one text, one program");
-        assert_eq!(expressions.table.read().texts.len(), fitting);
+        expressions.put(&fitting.to_string(), program(1));
+        assert_eq!(expressions.find(&fitting.to_string()), Some(long), "one text, one program");
+        let table = expressions.table.read();
+        assert!(table.texts.len() <= fitting && table.texts.len() == table.filters.len());
+    }
+
+    #[test]
+    fn long_and_many_literals_count_as_the_memory_that_they_take() {
+        let expressions = Expressions::default();
+        for number in 0..10_000 {
+            let letters = format!("{number}").repeat(16_300 / number.to_string().len());
+            expressions.put(&format!("a = '{letters}'"), is(vec![letters]));
+        }
+        for number in 0..10_000 {
+            let many: Vec<String> = (0..100).map(|literal| format!("{number}{literal}")).collect();
+            expressions.put(&format!("a IN {number}"), is(many));
+        }
+        let table = expressions.table.read();
+        let literals = |filter: &Filter| filter.memory_bytes();
+        let kept: usize = table.filters.iter().map(|(text, filter)| text.len() + literals(filter)).sum();
+        assert!(kept < 20_000_000, "{kept}");
+        assert!(literals(&is(vec!["x".repeat(16_300)])) > 16_300);
+        assert!(literals(&is(vec!["x".to_owned(); 100])) > 100 * 32);
+        assert!(table.texts.len() > 1_000, "but common ones stay");
     }
 }

@@ -47,7 +47,8 @@ pub struct Pull {
     pub broker_id: i64,
     pub slow_broker_id: i64,
     pub request_code: i32,
-    pub delivered: Arc<Delivered>,
+    /// None if the group had got no message of the topic before.
+    pub delivered: Option<Arc<Delivered>>,
 }
 
 /// The work that may still be done for pulls in one go. A pull that finds nothing left is answered with where it stands,
@@ -157,6 +158,9 @@ impl Puller {
             }
             return self.hold_paced(ask, pull, wait, answers);
         };
+        if got.examined_bytes > 0 {
+            answers.note_costly();
+        }
         if commits {
             self.take_commit(&header, got.max_offset, ask.peer);
         }

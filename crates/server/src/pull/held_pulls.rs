@@ -280,7 +280,6 @@ pub(crate) mod tests {
     use metaq_wire::Encoding;
 
     use super::*;
-    use crate::metrics::traffic::Delivered;
     use crate::net::memory::{Memory, PeerMemory};
     use crate::pull::held_table::tests::COMPARISONS;
 
@@ -307,7 +306,7 @@ pub(crate) mod tests {
             broker_id: 0,
             slow_broker_id: 1,
             request_code: 11,
-            delivered: Arc::new(Delivered::new("g", "t", 0)),
+            delivered: None,
             is_fixed_range: false,
         };
         Held::new(peer, Instant::now(), pull, usize::MAX).map_err(|refused| refused.remark).unwrap()

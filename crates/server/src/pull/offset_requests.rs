@@ -50,6 +50,8 @@ impl OffsetRequests {
             request_code::UPDATE_CONSUMER_OFFSET => self.update_committed(ask, &header, answers),
             request_code::SEARCH_OFFSET_BY_TIMESTAMP => {
                 let timestamp_ms = header.timestamp_ms.unwrap_or(0);
+                // Each step of the search may read from the disk.
+                answers.note_costly();
                 let found =
                     self.store.search_offset(&header.topic, header.queue_id, timestamp_ms, header.upper);
                 ask.offset(answers, found)

@@ -1,14 +1,21 @@
 //! Copies of stored messages: under another topic, after a delay, with other properties.
 
+use std::cmp::Reverse;
 use std::net::SocketAddr;
 
 use metaq_store::{Appended, SCHEDULE_TOPIC, Store, StoreError};
-use metaq_wire::properties::{iterate, push_bytes};
+use metaq_wire::properties::{entries, iterate, push_bytes};
 use metaq_wire::{NewRecord, Record};
 
 use crate::ServerError;
 use crate::send::handler::Sender;
 use crate::send::rewrite::DEAD_LETTER_PREFIX;
+use crate::send::validate::PROPERTIES_BYTES_MAX;
+
+/// How many properties of the original a copy lacks, because they found no room.
+const LEFT_OUT: &str = "METAQ_LEFT_OUT";
+/// The longest such property: a record has fewer properties than bytes of them, so five digits are enough.
+const LEFT_OUT_BYTES: usize = LEFT_OUT.len() + 1 + 5 + 1;
 
 /// The parts in which a copy differs from its record.
 pub struct Copy<'a> {
@@ -50,6 +57,8 @@ pub struct Resend {
     pub delay_level: i64,
     pub drop: Vec<String>,
     pub set: Vec<(String, String)>,
+    /// Properties with these names are the last that may be left out if there are too many bytes of them.
+    pub system_names: Vec<String>,
 }
 
 impl Sender {
@@ -76,6 +85,7 @@ impl Sender {
             }
         };
         let properties = changed_properties(record.properties, &drop, &set);
+        let properties = fitted(properties, &set, &resend.system_names);
         let copy = Copy { topic, queue_id, reconsume_times: resend.reconsume_times, properties: &properties };
         let appended = copy.append(&record, &self.store, self.store_host).map_err(ServerError::Store)?;
         if resend.topic.starts_with(DEAD_LETTER_PREFIX) {
@@ -131,9 +141,97 @@ pub fn changed_properties(properties: &[u8], drop: &[&str], set: &[(&str, &str)]
     changed
 }
 
+/// The properties that fit into a record. A copy has a few more than its original, and if one could not be stored, its
+/// consumer would get the same message for ever. So others are left out, longest first: those of its sender, then those
+/// with a name of the system, which senders may set as well, and never those in `set`.
+fn fitted(properties: Vec<u8>, set: &[(&str, &str)], system_names: &[String]) -> Vec<u8> {
+    if properties.len() <= PROPERTIES_BYTES_MAX {
+        return properties;
+    }
+    let is_set = |name: &[u8]| set.iter().any(|(set, _)| set.as_bytes() == name);
+    let is_system = |name: &[u8]| system_names.iter().any(|system| system.as_bytes() == name);
+    let (marks, all): (Vec<_>, Vec<_>) =
+        entries(&properties).partition(|entry| entry.name == LEFT_OUT.as_bytes());
+    let mut droppable: Vec<usize> = (0..all.len()).filter(|at| !is_set(all[*at].name)).collect();
+    droppable.sort_by_cached_key(|at| (is_system(all[*at].name), Reverse(all[*at].span.len())));
+
+    let mut bytes: usize = LEFT_OUT_BYTES + all.iter().map(|entry| entry.span.len()).sum::<usize>();
+    let mut is_left_out = vec![false; all.len()];
+    let mut left_out = 0;
+    for at in droppable {
+        if bytes <= PROPERTIES_BYTES_MAX {
+            break;
+        }
+        bytes -= all[at].span.len();
+        is_left_out[at] = true;
+        left_out += 1;
+    }
+    let mut kept = Vec::with_capacity(bytes);
+    for (entry, _) in all.iter().zip(&is_left_out).filter(|(_, is_left_out)| !**is_left_out) {
+        push_bytes(&mut kept, entry.name, entry.value);
+    }
+    // An earlier copy may have left out some already; but its sender may have written anything there.
+    let before = marks.last().and_then(|mark| std::str::from_utf8(mark.value).ok()?.parse::<u16>().ok());
+    let count = left_out + usize::from(before.unwrap_or(0));
+    push_bytes(&mut kept, LEFT_OUT.as_bytes(), count.min(99_999).to_string().as_bytes());
+    kept
+}
+
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    fn properties_of(pairs: &[(&str, usize)]) -> Vec<u8> {
+        let mut properties = Vec::new();
+        for (name, bytes) in pairs {
+            push_bytes(&mut properties, name.as_bytes(), &vec![b'x'; *bytes]);
+        }
+        properties
+    }
+
+    fn names(properties: &[u8]) -> Vec<String> {
+        iterate(properties).map(|(name, _)| String::from_utf8(name.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn properties_that_fit_stay_as_they_are() {
+        let exactly = properties_of(&[("A", PROPERTIES_BYTES_MAX - 3)]);
+        assert_eq!(exactly.len(), PROPERTIES_BYTES_MAX);
+        assert_eq!(fitted(exactly.clone(), &[], &[]), exactly);
+    }
+
+    #[test]
+    fn the_longest_of_the_sender_are_left_out_first() {
+        let given = properties_of(&[
+            ("B", 5_000),
+            ("KEYS", 12_000),
+            ("A", 9_000),
+            ("C", 4_000),
+            ("RETRY_TOPIC", 3_000),
+        ]);
+        let system = ["KEYS".to_owned(), "RETRY_TOPIC".to_owned()];
+        let kept = fitted(given, &[("RETRY_TOPIC", "")], &system);
+        assert_eq!(names(&kept), ["B", "KEYS", "C", "RETRY_TOPIC", LEFT_OUT]);
+        assert!(kept.ends_with(b"METAQ_LEFT_OUT\x011\x02"));
+
+        let again = [kept, properties_of(&[("DLQ", 20_000)])].concat();
+        let kept = fitted(again, &[("RETRY_TOPIC", ""), ("DLQ", "")], &system);
+        assert_eq!(names(&kept), ["RETRY_TOPIC", "DLQ", LEFT_OUT], "then those with the system's names");
+        assert!(kept.ends_with(b"METAQ_LEFT_OUT\x014\x02"), "all copies count");
+    }
+
+    #[test]
+    fn whatever_a_sender_wrote_the_copy_fits() {
+        let set = [("RETRY_TOPIC", "orders")];
+        let short = b"a\x01b\x02".repeat(PROPERTIES_BYTES_MAX / 4);
+        let mark = properties_of(&[(LEFT_OUT, 32_000)]);
+        for given in [short, mark, properties_of(&[("TAGS", 32_764)])] {
+            let kept = fitted(changed_properties(&given, &[], &set), &set, &["TAGS".to_owned()]);
+            assert!(kept.len() <= PROPERTIES_BYTES_MAX, "{}", kept.len());
+            assert_eq!(metaq_wire::properties::find(&kept, "RETRY_TOPIC"), Some(&b"orders"[..]));
+        }
+    }
 
     #[test]
     fn properties_are_dropped_replaced_and_added() {

@@ -17,6 +17,7 @@ use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome, Refusal};
 use crate::policy::{Policy, Topic};
 use crate::send::answer::{Origin, SendAnswer, Stored};
+use crate::send::keys::{KeyBudget, Keys};
 use crate::send::properties::{self, Marks};
 use crate::send::rewrite::{self, AddedProperties, DEAD_LETTER_PREFIX, WaitsFor};
 use crate::send::validate;
@@ -41,6 +42,7 @@ pub struct Sender {
     added: Arc<AddedProperties>,
     message_size_bytes_max: usize,
     message_keys_max: usize,
+    key_budget: KeyBudget,
 }
 
 impl Sender {
@@ -72,6 +74,7 @@ impl Sender {
             added,
             message_size_bytes_max: settings.message_size_bytes_max,
             message_keys_max: settings.message_keys_max,
+            key_budget: KeyBudget::new(settings.message_keys_per_second),
         }
     }
 
@@ -131,11 +134,14 @@ impl Sender {
     ) -> Result<(), Refusal> {
         validate::body_size(ask.body.len(), self.message_size_bytes_max)?;
         let marks = properties::scan(header.properties.as_bytes());
-        validate::keys(&marks, header.properties.len() + ask.body.len(), self.message_keys_max)?;
+        let mut keys = Keys::default();
+        keys.add(&marks, header.properties.len() + ask.body.len(), self.message_keys_max)?;
         let waits_for = self.waits_for(header, &marks)?;
         if let (WaitsFor::Commit, Some(count)) = (waits_for, marks.half_batch) {
-            self.transactions.check_half_batch(header, count, ask.body)?;
+            let inside = self.transactions.check_half_batch(header, count, ask.body)?;
+            self.charge_keys(ask, &inside)?;
         }
+        self.charge_keys(ask, &keys)?;
 
         let queue_id = marks.priority_queue(topic.write_queues).unwrap_or(queue_id);
         let own = rewrite::own_properties(header.properties.as_bytes(), &marks);
@@ -175,13 +181,13 @@ impl Sender {
     ) -> Result<(), Refusal> {
         validate::body_size(ask.body.len(), self.message_size_bytes_max)?;
         let parts = validate::batch(header, ask.body)?;
-        let mut no_wait = true;
+        let (mut no_wait, mut keys) = (true, Keys::default());
         let mut records = Vec::with_capacity(parts.len());
         for part in &parts {
             let own = part.properties;
             let marks = properties::scan(own);
             validate::batch_part(&marks)?;
-            validate::keys(&marks, own.len() + part.body.len(), self.message_keys_max)?;
+            keys.add(&marks, own.len() + part.body.len(), self.message_keys_max)?;
             no_wait &= marks.no_wait;
             let record = NewRecord {
                 flag: part.flag,
@@ -191,6 +197,8 @@ impl Sender {
             validate::properties_size(&record, 0)?;
             records.push(record);
         }
+        keys.check_batch(self.message_keys_max)?;
+        self.charge_keys(ask, &keys)?;
 
         let appended = self.append_batch(ask, &records, answers)?;
         let bytes = appended.end_offset - appended.first.physical_offset;
@@ -207,6 +215,13 @@ impl Sender {
         };
         self.acknowledge(ask, answer, appended.end_offset, no_wait, answers);
         Ok(())
+    }
+
+    fn charge_keys(&self, ask: &Ask<'_>, keys: &Keys) -> Result<(), Refusal> {
+        if keys.unpaid() == 0 {
+            return Ok(());
+        }
+        self.key_budget.charge(ask.peer.remote.ip(), keys, self.flow.now_ns())
     }
 
     /// Decides what the message waits for. The delay of a half message begins with its commit, and a dead letter waits for a
@@ -230,7 +245,9 @@ impl Sender {
         let policy = self.policy.read();
         let group = dead_letter_topic.strip_prefix(DEAD_LETTER_PREFIX).and_then(|group| policy.group(group));
         if let (Some(group), Some(topic)) = (group, policy.topic(topic)) {
-            group.traffic.of(&group.name, &topic.name, topic.read_queues).dead_letters.add(1);
+            if let Some(counted) = group.traffic.of(&group.name, &topic.name) {
+                counted.dead_letters.add(1);
+            }
         }
     }
 

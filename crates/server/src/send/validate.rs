@@ -11,8 +11,6 @@ use crate::send::rewrite::RETRY_PREFIX;
 /// Longest property string of a stored message: its length is a signed 16-bit number on disk.
 pub(crate) const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
 const PRODUCER_GROUP_BYTES_MAX: usize = 255;
-/// A message may have one more key for this many bytes; an entry of the index has 20, and a share of a slot.
-const BYTES_PER_FURTHER_KEY: usize = 32;
 /// Messages of one batch; the sum of their sizes is limited besides.
 pub(crate) const BATCH_MESSAGES_MAX: usize = 32_768;
 
@@ -80,27 +78,6 @@ pub fn own_properties_size(size: usize) -> Result<(), Refusal> {
 fn too_long(size: usize, limit: usize) -> Refusal {
     let remark = format!("the message's properties have {size} bytes; at most {limit} can be stored");
     Refusal::new(response_code::MESSAGE_ILLEGAL, remark)
-}
-
-/// Checks the number of keys. `message_bytes` is the size of body and properties. Each key costs an entry of the index,
-/// in memory and on disk, so a message has to be as long as its keys make the index grow. Messages with traces are: they
-/// have hundreds of keys, and write about each of them.
-pub fn keys(marks: &Marks<'_>, message_bytes: usize, keys_max: usize) -> Result<(), Refusal> {
-    let keys = marks.keys.unwrap_or_default();
-    // More keys than this need at least one byte each, and a space between them.
-    if keys.len() <= 2 * keys_max {
-        return Ok(());
-    }
-    let limit = keys_max + message_bytes / BYTES_PER_FURTHER_KEY;
-    let count = keys.split(|byte| *byte == b' ').filter(|key| !key.is_empty()).count();
-    if count > limit {
-        let remark = format!(
-            "the message has {count} keys; this broker accepts at most {limit} in a message of its size (message_keys_max): \
-             put fewer into KEYS"
-        );
-        return Err(Refusal::new(response_code::MESSAGE_ILLEGAL, remark));
-    }
-    Ok(())
 }
 
 /// Checks that the properties leave `reserved_bytes` for those that the broker adds later.

@@ -33,7 +33,7 @@ pub(super) enum Ended {
     Before(End, i64),
     /// It ended too long ago to know how.
     Forgotten,
-    /// The record is not a half message but imitates one.
+    /// The record is not a half message but imitates one, or its body is damaged.
     NoHalf,
 }
 
@@ -66,8 +66,10 @@ impl Transactions {
         end: End,
         answers: &mut Answers,
     ) -> Result<i64, Refusal> {
-        // Its producer may be quicker than the disk. The commit is appended and confirmed after it.
-        let stored = self.store.appended_record_at(header.commit_log_offset);
+        answers.note_costly();
+        // Its producer may be quicker than the disk. The commit is appended and confirmed after it. The body, which may be
+        // long, is only looked at where it is needed: anybody may name any record, as often as he likes.
+        let stored = self.store.appended_head_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
             return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));
@@ -106,7 +108,7 @@ impl Transactions {
             Some(half) => half.physical_offset == record.physical_offset,
             None => self.is_half_at(record.queue_offset, record.physical_offset),
         };
-        if !is_itself {
+        if !is_itself || (end == End::Committed && !record.crc_matches()) {
             return Ok(Ended::NoHalf);
         }
         let mut end_offset = 0;

@@ -13,8 +13,9 @@ use metaq_wire::{NewRecord, Record, SendHeader, batch_records, body_crc, layout}
 
 use crate::codes::response_code;
 use crate::net::route::Refusal;
+use crate::send::keys::Keys;
 use crate::send::properties::{self, Marks};
-use crate::send::validate::{self, BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX};
+use crate::send::validate::{BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX};
 use crate::transaction::Transactions;
 use crate::transaction::half::destination;
 
@@ -40,20 +41,22 @@ pub(crate) struct PartialCommit {
 }
 
 impl Transactions {
-    /// Checks that each message inside can be stored later: a commit must not fail because of one of them.
+    /// Checks that each message inside can be stored later: a commit must not fail because of one of them. Returns their
+    /// keys.
     pub fn check_half_batch(
         &self,
         header: &SendHeader<'_>,
         count: &[u8],
         body: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<Keys, Refusal> {
         let illegal =
             |remark: &str| Refusal::new(response_code::MESSAGE_ILLEGAL, format!("{HALF_BATCH}: {remark}"));
         if header.topic.starts_with('%') {
             return Err(illegal("no batch may go to a retry topic or to dead letters"));
         }
         let mut found = 0_usize;
-        let mut keys: HashSet<&[u8], RandomState> = HashSet::default();
+        let mut index_keys = Keys::default();
+        let mut unique_keys: HashSet<&[u8], RandomState> = HashSet::default();
         for part in batch_records(body) {
             let part = part.map_err(|error| illegal(&error.to_string()))?;
             let marks = properties::scan(part.properties);
@@ -64,11 +67,11 @@ impl Transactions {
                 return Err(illegal("a message inside has no UNIQ_KEY"));
             };
             // After a kill, the keys in the log tell which messages a commit had stored.
-            if !keys.insert(key) {
+            if !unique_keys.insert(key) {
                 return Err(illegal("two messages inside have the same UNIQ_KEY"));
             }
             let bytes = part.properties.len() + part.body.len();
-            validate::keys(&marks, bytes, self.settings.message_keys_max)?;
+            index_keys.add(&marks, bytes, self.settings.message_keys_max)?;
             self.due_times.due_ms(&marks)?;
             let size = part.properties.len() + self.added.len() + header.topic.len() + WAIT_PROPERTIES_BYTES;
             if size > PROPERTIES_BYTES_MAX {
@@ -80,7 +83,8 @@ impl Transactions {
         if found == 0 || found > BATCH_MESSAGES_MAX || told != Some(found) {
             return Err(illegal(&format!("it holds {found} messages; the limit is {BATCH_MESSAGES_MAX}")));
         }
-        Ok(())
+        index_keys.check_batch(self.settings.message_keys_max)?;
+        Ok(index_keys)
     }
 
     /// Stores the messages inside, except those that are done by their number and unique key. Returns the end of the last

@@ -159,6 +159,7 @@ fn a_copy_that_the_disk_does_not_confirm_is_an_error() {
         delay_level: 0,
         drop: Vec::new(),
         set: Vec::new(),
+        system_names: Vec::new(),
     };
     let error = plane.broker().sends.resend(&resend).unwrap_err();
     assert!(error.to_string().contains("did not confirm it in time"), "{error}");

@@ -123,6 +123,33 @@ fn a_dead_letter_counts_when_it_is_stored() {
 }
 
 #[test]
+fn pulls_are_counted_from_their_first_message_on() {
+    let names: Vec<String> = (0..100).map(|number| format!("g{number}")).collect();
+    let plane = Plane::with(|setup| {
+        setup.topics[0].read_queues = 10_000;
+        setup.groups.extend(names.iter().map(|name| group(name)));
+    });
+    let mut client = plane.connect();
+    let counted = || {
+        let policy = plane.broker().policy.read();
+        let pairs: usize = policy.groups().map(|group| group.traffic.all().len()).sum();
+        (pairs, plane.broker().policy.queues_counted())
+    };
+    for name in &names {
+        // It brings its own subscription, so it needs no heartbeat.
+        let fields = but(pull_fields(0), &[("consumerGroup", name), ("sysFlag", "4"), ("subscription", "*")]);
+        assert_eq!(client.ask(PULL_MESSAGE, &fields, b"").code, response_code::PULL_NOT_FOUND);
+    }
+    assert_eq!(counted(), (0, 0), "a pull that finds nothing leaves nothing");
+    client.put("one");
+    for name in &names[..7] {
+        let fields = but(pull_fields(0), &[("consumerGroup", name)]);
+        assert_eq!(client.ask(PULL_MESSAGE, &fields, b"").bodies(), ["one"]);
+    }
+    assert_eq!(counted(), (7, 7), "one place for each queue that was handed out");
+}
+
+#[test]
 fn a_page_has_a_limit_and_says_what_it_left_out() {
     let plane = Plane::with(|setup| setup.topics.extend((0..20).map(|number| topic(&format!("t{number}")))));
     let mut client = plane.connect();

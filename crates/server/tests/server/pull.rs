@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use metaq_server::{Member, Refusal};
 use metaq_store::expression::Operation;
+use metaq_store::faulty_disk::Call as DiskCall;
 use metaq_store::{Call, Filter, Program};
 use metaq_wire::{Encoding, tag_code};
 
-use crate::support::request_code::{LITE_PULL_MESSAGE, PULL_MESSAGE, QUERY_CONSUMER_OFFSET, SEND_MESSAGE_V2};
+use crate::support::request_code::{
+    LITE_PULL_MESSAGE, PULL_MESSAGE, QUERY_CONSUMER_OFFSET, SEND_BATCH_MESSAGE, SEND_MESSAGE_V2,
+};
 use crate::support::*;
 
 const COMMIT: i32 = 1;
@@ -447,6 +450,39 @@ fn a_costly_filter_is_run_in_steps_of_many_pulls() {
     assert_eq!(found, ["9", "19", "29", "39"]);
     let retries = codes.iter().filter(|code| **code == response_code::PULL_RETRY_IMMEDIATELY).count();
     assert_eq!((codes.len(), retries), (10, 6), "{codes:?}");
+}
+
+#[test]
+fn between_costly_pulls_of_one_connection_others_have_their_turn() {
+    let change = |setup: &mut Setup| setup.broker.pull.examined_bytes_max = 1 << 30;
+    let plane = Plane::with(change);
+    let colored = properties(&[("color", "blue"), ("big", &"x".repeat(3_000))]);
+    let body = batch(&[("m", colored.as_str()); 16]);
+    for _ in 0..10 {
+        let answer = plane.connect().ask(SEND_BATCH_MESSAGE, &but(send_fields(""), &[("m", "true")]), &body);
+        assert_eq!(answer.code, response_code::SUCCESS);
+    }
+    // Then the entries of the queue are read from its file, where the first pull can be made to hang.
+    let plane = plane.restart(change);
+    put_group_with_costly_filter(&plane);
+    let (mut greedy, mut healthy) = (plane.connect(), plane.connect());
+    for client in [&mut greedy, &mut healthy] {
+        client.put("both connections are known");
+    }
+    let elsewhere = but(send_fields(""), &[("e", "1")]);
+    let mut bytes = Vec::new();
+    for _ in 0..200 {
+        greedy.frame(&mut bytes, PULL_MESSAGE, 0, &pull_fields(0), b"");
+        greedy.frame(&mut bytes, SEND_MESSAGE_V2, 0, &elsewhere, b"greedy");
+    }
+    plane.disk.stall(DiskCall::Read, "consumequeue/orders/0");
+    greedy.pour(&bytes);
+    eventually("the first pull hangs", || plane.disk.hanging() > 0);
+    healthy.send(SEND_MESSAGE_V2, &elsewhere, b"healthy");
+    plane.disk.heal();
+    // How many messages of the greedy connection came before says how many of its pulls did.
+    let before = healthy.answer().number("queueOffset");
+    assert!(before < 5, "{before} pulls came first");
 }
 
 #[test]

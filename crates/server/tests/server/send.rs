@@ -292,6 +292,41 @@ fn properties_are_measured_before_anything_goes_through_them() {
 }
 
 #[test]
+fn the_messages_of_a_batch_have_a_limited_number_of_keys_together() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let many = properties(&[("KEYS", &"k ".repeat(64))]);
+    let body = batch(&[("x", many.as_str()); 200]);
+    client
+        .ask(SEND_BATCH_MESSAGE, &batch_fields(), &body)
+        .refuses(response_code::MESSAGE_ILLEGAL, "in a batch of its size (message_keys_max)");
+    let inside: Vec<String> = (0..200).map(|number| format!("UNIQ_KEY\u{1}{number}\u{2}{many}")).collect();
+    let inside: Vec<(&str, &str)> = inside.iter().map(|properties| ("x", properties.as_str())).collect();
+    let half = properties(&[("UNIQ_KEY", "H"), ("TRAN_MSG", "true"), ("METAQ_HALF_BATCH", "200")]);
+    client
+        .ask(SEND_MESSAGE_V2, &send_fields(&half), &batch(&inside))
+        .refuses(response_code::MESSAGE_ILLEGAL, "in a batch of its size (message_keys_max)");
+    assert_eq!(plane.store.end_offset(), 0, "nothing is kept of what was refused");
+    let few = properties(&[("KEYS", "a b c d")]);
+    let body = batch(&[("x", few.as_str()); 200]);
+    assert_eq!(client.ask(SEND_BATCH_MESSAGE, &batch_fields(), &body).code, response_code::SUCCESS);
+}
+
+#[test]
+fn an_address_has_a_budget_for_keys_that_its_bytes_do_not_pay_for() {
+    let plane = Plane::with(|setup| setup.broker.message_keys_per_second = 100);
+    let mut client = plane.connect();
+    let many = send_fields(&properties(&[("KEYS", &"k ".repeat(64))]));
+    let refused = (0..20).map(|_| client.ask(SEND_MESSAGE_V2, &many, b"m")).find(|answer| answer.code != 0);
+    refused.unwrap().refuses(response_code::SYSTEM_BUSY, "100 per second (message_keys_per_second)");
+    client.put("without keys");
+    let mut other = Client::connect_from([127, 0, 0, 9], plane.listener.port());
+    assert_eq!(other.ask(SEND_MESSAGE_V2, &many, b"m").code, response_code::SUCCESS, "others have their own");
+    plane.clock.advance_ms(1_000);
+    assert_eq!(client.ask(SEND_MESSAGE_V2, &many, b"m").code, response_code::SUCCESS, "time pays");
+}
+
+#[test]
 fn a_message_has_a_limited_number_of_keys() {
     let plane = Plane::with(|setup| {
         setup.broker.message_keys_max = 3;

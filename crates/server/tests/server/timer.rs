@@ -235,6 +235,7 @@ fn a_stored_message_is_stored_again_under_another_topic_at_once_or_after_a_delay
         delay_level,
         drop: vec!["X".to_owned()],
         set: vec![("RETRY_TOPIC".to_owned(), TOPIC.to_owned())],
+        system_names: Vec::new(),
     };
     plane.broker().sends.resend(&resend(0)).unwrap();
     let copy = plane.read("%RETRY%readers", 1).remove(0);

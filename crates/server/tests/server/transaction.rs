@@ -122,6 +122,24 @@ fn an_end_that_does_not_fit_its_half_message_is_refused() {
 }
 
 #[test]
+fn the_body_of_a_half_message_is_read_only_to_commit_it() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let end = begin(&plane, &mut client, &"x".repeat(10_000), &[]);
+    let half = plane.read(HALF_TOPIC, 0).remove(0);
+    plane.flip(half.physical_offset + 5_000);
+    let mut refuses = |fields: &Fields<'_>, remark_part: &str| {
+        client.ask(END_TRANSACTION, fields, b"").refuses(response_code::SYSTEM_ERROR, remark_part);
+    };
+    refuses(&but(end.clone(), &[("tranStateTableOffset", "7")]), "tranStateTableOffset is 7");
+    refuses(&but(end.clone(), &[("producerGroup", "thieves")]), "does not belong to producer group");
+    refuses(&end, "no half message begins at commit log offset");
+    assert_eq!(plane.bodies(TOPIC, 0), [""; 0], "a damaged body is not committed");
+    assert_eq!(client.ask(END_TRANSACTION, &rollback(&end), b"").code, response_code::SUCCESS);
+    client.ask(END_TRANSACTION, &end, b"").refuses(response_code::SYSTEM_ERROR, "rolled back before");
+}
+
+#[test]
 fn open_transactions_are_bounded() {
     let plane = Plane::with(|setup| setup.broker.transaction.open_max = 1);
     let mut client = plane.connect();

@@ -5,6 +5,7 @@
 //! connection: [`Client::ask`] fails if an unexpected answer comes first.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -181,6 +182,18 @@ impl Plane {
         self.listener.stop(PATIENCE);
     }
 
+    /// Changes a byte of the commit log, as a bad disk would.
+    pub fn flip(&self, physical_offset: i64) {
+        let log = std::fs::read_dir(self.directory.path().join("commitlog")).unwrap();
+        let mut files: Vec<_> = log.map(|file| file.unwrap().path()).collect();
+        files.retain(|file| start_of(file) <= physical_offset);
+        let path = files.into_iter().max_by_key(|file| start_of(file)).unwrap();
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let (mut byte, position) = ([0], (physical_offset - start_of(&path)) as u64);
+        file.read_exact_at(&mut byte, position).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], position).unwrap();
+    }
+
     /// Bodies and properties of everything that a consumer can read from a queue.
     pub fn read(&self, topic: &str, queue_id: i32) -> Vec<Message> {
         let from = self.store.min_offset(topic, queue_id);
@@ -251,8 +264,10 @@ fn setup(directory: &Path) -> Setup {
         region: "r1".to_owned(),
         message_size_bytes_max: store.message_size_bytes_max,
         message_keys_max: 64,
+        message_keys_per_second: 1_000,
         flush_timeout_ms: 60_000,
         metrics_pairs_max: 1_000,
+        metrics_queues_max: 1_000,
         limits: LimitSettings { send_hold_ms_max: 1_000, send_refusal_hold_ms: 500, send_hold_max: 100 },
         pull: PullSettings {
             bytes_max: 1 << 20,
@@ -299,6 +314,11 @@ fn setup(directory: &Path) -> Setup {
         clock: Clock::manual(START_MS),
         is_replica: false,
     }
+}
+
+/// The physical offset at which a file of the commit log begins.
+fn start_of(file: &Path) -> i64 {
+    file.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap()
 }
 
 /// A topic with four queues that anybody may read and write.

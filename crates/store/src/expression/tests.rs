@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::Operation::{self, *};
 use super::value::{Search, Value};
-use super::{ExpressionError, OPERATION_BYTES, OPERATIONS_MAX, PROPERTIES_MAX, Program, STACK_MAX};
+use super::{
+    ExpressionError, OPERATION_BYTES, OPERATIONS_MAX, PROPERTIES_MAX, PROPERTY_BYTES, Program, STACK_MAX,
+};
 
 fn program(operations: &[Operation]) -> Program {
     Program::build(operations.to_vec()).unwrap()
@@ -209,9 +211,10 @@ proptest! {
 fn what_reads_long_values_again_and_again_is_counted() {
     let property = || Operation::Property("a".to_owned());
     let text = || Operation::Text("x".to_owned());
+    let one_value = |bytes| vec![b'x'; bytes];
     let examined = |left: Operation, right: Operation, compare: Operation| {
         let program = Program::build(vec![left, right, compare]).unwrap();
-        program.examined_bytes(30_000) - 3 * OPERATION_BYTES
+        program.examined_bytes(&one_value(30_000)) - 3 * OPERATION_BYTES - PROPERTY_BYTES
     };
     assert_eq!(examined(property(), text(), Operation::Equal), 30_000);
     assert_eq!(examined(text(), property(), Operation::Equal), 30_000);
@@ -220,6 +223,16 @@ fn what_reads_long_values_again_and_again_is_counted() {
     assert_eq!(examined(property(), property(), Operation::Less), 32_048);
     let between = vec![property(), Operation::Integer(1), property(), Operation::NotBetween];
     let program = Program::build(between).unwrap();
-    assert_eq!(program.examined_bytes(30_000) - 4 * OPERATION_BYTES, 34_096);
-    assert_eq!(program.examined_bytes(100) - 4 * OPERATION_BYTES, 500);
+    let examined = |bytes| program.examined_bytes(&one_value(bytes)) - 4 * OPERATION_BYTES - PROPERTY_BYTES;
+    assert_eq!(examined(30_000), 34_096);
+    assert_eq!(examined(100), 500);
+}
+
+#[test]
+fn many_short_properties_are_more_work_than_a_long_one() {
+    let program = Program::build(vec![Operation::Property("a".to_owned()), Operation::IsNull]).unwrap();
+    let short = b"b\x01x\x02".repeat(1_000);
+    let long = vec![b'x'; short.len()];
+    let more = program.examined_bytes(&short) - program.examined_bytes(&long);
+    assert_eq!(more, 1_000 * PROPERTY_BYTES);
 }

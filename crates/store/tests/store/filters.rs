@@ -79,16 +79,18 @@ fn pulls_with_a_costly_filter_go_on_in_steps_and_skip_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&StoreSettings { commit_log_file_bytes: 1 << 20, ..small(directory.path()) });
     let big = "x".repeat(5_000);
-    let mut properties_bytes = 0;
+    let mut longest = String::new();
     for number in 0..MESSAGES {
         let color = if number % 7 == 3 { "red" } else { "blue" };
         let properties = format!("color\u{1}{color}\u{2}big\u{1}{big}\u{2}");
-        properties_bytes = properties_bytes.max(properties.len());
         store.append(&record("t", 0, number.to_string().as_bytes(), &properties)).unwrap();
+        if properties.len() > longest.len() {
+            longest = properties;
+        }
     }
     confirm(&store, store.end_offset());
     let program = Arc::new(Program::build(red_after_searches(40)).unwrap());
-    let one_bytes = program.examined_bytes(properties_bytes);
+    let one_bytes = program.examined_bytes(longest.as_bytes());
     assert!(one_bytes > 41 * 5_000, "every search counts the whole property");
     let filter = Filter::Expression(program);
     // At most six messages per pull; one message per pull if even one is too many.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from metaq._core import BrokerPlane, Store, StoreFailure, decode_records
+from metaq._core import BrokerPlane, Record, Store, StoreFailure, decode_records
 from metaq.broker.state.broker_own import check_group, readable_record
 from metaq.broker.state.copy_budget import CopyBudget
 from metaq.broker.state.groups import Groups, missing_group
@@ -24,6 +24,7 @@ from metaq.protocol.properties import (
     DELAY_LEVEL,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
+    SYSTEM_NAMES,
     encode_properties,
 )
 from metaq.work_pools import WorkPools
@@ -34,6 +35,7 @@ REASON_CHARACTERS_MAX = 500
 PROPERTIES_BYTES_MAX = 32_767
 MARGIN_BYTES = 256
 """Room for properties that the store adds."""
+_SYSTEM_NAMES = tuple(SYSTEM_NAMES)
 TRIES_MAX = 2**31 - 1
 """A record has 32 bits for the number of its tries."""
 
@@ -82,8 +84,9 @@ class Retries:
         exhausted = self._plane.retries_exhausted(command.group, tries, command.max_reconsume_times)
         if exhausted is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
-        origin_id = record.properties.get(ORIGIN_MESSAGE_ID, record.message_id)
-        origin_topic = record.properties.get(RETRY_TOPIC, record.topic)
+        # Senders set these as well, and a copy with two long ones would not fit into a record.
+        origin_id = _short(record, ORIGIN_MESSAGE_ID) or record.message_id
+        origin_topic = _short(record, RETRY_TOPIC) or record.topic
         properties = {RETRY_TOPIC: origin_topic, ORIGIN_MESSAGE_ID: origin_id}
         is_dead = command.delay_level < 0 or exhausted
         if is_dead:
@@ -108,11 +111,18 @@ class Retries:
                     delay_level=level,
                     drop=(DELAY_LEVEL,),
                     properties=properties,
+                    system_names=_SYSTEM_NAMES,
                 ),
             )
         except (StoreFailure, LookupError) as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the message was not taken back: {error}") from None
         return Response(fields=TakenBack(is_dead_letter=True)) if is_dead else None
+
+
+def _short(record: Record, name: str) -> str | None:
+    """Returns a property unless it is longer than the broker would write it."""
+    value = record.properties.get(name, "")
+    return value if 0 < len(value) <= names.RETRY_TOPIC_CHARACTERS_MAX else None
 
 
 def _reason(command: ConsumerSendMsgBack, others: Mapping[str, str]) -> dict[str, str]:
