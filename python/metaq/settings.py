@@ -164,6 +164,11 @@ class BrokerSettings:
     A message may have one more for every 32 bytes of its body and properties."""
     flush_timeout_ms: int = 5_000
     metrics_series_max: int = 200_000
+    committed_offsets_max: int = 5_000_000
+    """Queues of all groups with a committed offset. Resets and copies fill half of it at most, and an eighth
+    of it with the offsets of one group."""
+    committed_pairs_max: int = 500_000
+    """The same for pairs of a topic and a group, each of which takes about half a kilobyte."""
     pull_bytes_max: int = 2 * MIB
     pull_messages_max: int = 1024
     """The most that one pull returns, whatever it asks for. Java's consumers ask for 32 messages and

@@ -152,6 +152,8 @@ pub struct BrokerSettings {
     message_keys_max: usize,
     flush_timeout_ms: u64,
     metrics_series_max: usize,
+    committed_offsets_max: usize,
+    committed_pairs_max: usize,
     pull_bytes_max: usize,
     pull_messages_max: usize,
     hold_max: usize,
@@ -200,6 +202,10 @@ impl BrokerSettings {
             message_keys_max: self.message_keys_max,
             flush_timeout_ms: self.flush_timeout_ms,
             metrics_pairs_max: self.metrics_series_max,
+            offsets: metaq_server::OffsetLimits {
+                pairs_max: self.committed_pairs_max,
+                places_max: self.committed_offsets_max,
+            },
             limits: metaq_server::LimitSettings {
                 send_hold_ms_max: self.send_hold_ms_max,
                 send_refusal_hold_ms: self.send_refusal_hold_ms,
