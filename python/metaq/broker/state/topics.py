@@ -132,6 +132,9 @@ class Topics:
                 "(topics_max): delete unused ones",
             )
         self._convert(config)
+        return self._keep(config)
+
+    def _keep(self, config: TopicConfig) -> TopicConfig:
         if config.topic_name not in self._table:
             self._unserved.add(config.topic_name)
         self._table[config.topic_name] = config
@@ -158,10 +161,10 @@ class Topics:
 
     def set_auto_create(self, enabled: bool) -> None:
         """Also adds or removes the template topic, whose route tells producers that they may send
-        anywhere."""
+        anywhere. It is the broker's own, so no limit refuses it, as at the start. Publish it afterwards."""
         self.auto_create = enabled
         if enabled and names.TEMPLATE_TOPIC not in self._table:
-            self.put(template_topic(self._options))
+            self._keep(template_topic(self._options))
         elif not enabled:
             self.remove(names.TEMPLATE_TOPIC)
 
