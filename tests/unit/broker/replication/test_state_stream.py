@@ -11,11 +11,13 @@ from typing import cast
 
 import pytest
 
-from metaq._core import ReplicationHub
+from metaq._core import Clock, LinkListener, LinkSocket, ReplicationFollower, ReplicationHub, Store
 from metaq.broker.replication import state_stream
 from metaq.broker.replication.state_stream import StateFeed, StateIntake
 from metaq.journal.files import START
 from metaq.journal.journal import Journal, Point
+from metaq.settings import ReplicationSettings
+from tests.support.broker_cluster import small_store
 
 LIMIT_BYTES = 64 * 1024
 LINK = 7
@@ -191,5 +193,38 @@ def test_nothing_is_sent_to_a_replica_that_has_everything(tmp_path: Path) -> Non
         await pair.put(one=b"1")
         pair.feed.begin(LINK, Point(*pair.master.point))
         assert not pair.hub.waiting and not pair.feed._sending
+
+    scenario(tmp_path, work)
+
+
+def test_a_real_link_that_is_read_slowly_gets_everything(tmp_path: Path) -> None:
+    async def work(pair: Pair) -> None:
+        await pair.fill()
+        settings = ReplicationSettings(state_bytes_max=LIMIT_BYTES, silence_ms_max=60_000)
+        listener = LinkListener("127.0.0.1:0", 60_000)
+        theirs = LinkSocket.connect(f"127.0.0.1:{listener.port}", 60_000)
+        ours = None
+        while ours is None:
+            ours = listener.accept()
+        hub = ReplicationHub(Store(small_store(tmp_path / "m"), Clock()), settings, [(1, 0)])
+        feed = StateFeed(pair.master, hub, LIMIT_BYTES)
+        follower = ReplicationFollower(
+            Store(small_store(tmp_path / "r"), Clock()), settings, theirs, 1, (0, 0)
+        )
+        try:
+            feed.begin(hub.add_link(ours, 2, 0), pair.replica.point)
+            await pair.put(meanwhile=b"1")
+            while pair.replica.point != pair.master.point:
+                assert follower.figures().closed is None
+                for message in follower.take_state():
+                    await pair.intake.take([message])
+                    await asyncio.sleep(0.005)
+                await asyncio.sleep(0.005)
+            assert contents(pair.replica) == contents(pair.master)
+            assert [link.closed for link in hub.links()] == [None]
+        finally:
+            feed.stop()
+            await asyncio.to_thread(follower.stop)
+            await asyncio.to_thread(hub.stop)
 
     scenario(tmp_path, work)
