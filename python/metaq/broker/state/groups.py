@@ -318,7 +318,7 @@ class Groups:
         await self.publish([config.group_name for config in wanted])
 
     def _check(self, wanted: SubscriptionGroupConfig) -> _Checked:
-        """What becomes of a group if it is changed as wanted. Raises Refused."""
+        """Returns the group as it would be after this change. Raises Refused."""
         check_group(wanted.group_name)
         fault = names.group_fault(wanted.group_name) or _fault(wanted)
         if fault is not None:
