@@ -415,8 +415,12 @@ class BrokerPlane:
     def take_changed_offsets(self) -> dict[str, tuple[dict[int, int], dict[int, int]]]:
         """The `topic@group` keys that changed since the last call. Each has its committed offsets by queue
         and the resets that its consumers have not followed yet; a removed key has neither."""
+    def check_resets(self, group: str, wanted: Mapping[str, Sequence[int]]) -> str | None:
+        """Returns why a reset or a copy may not set the offsets of these queues of the group, by topic; None
+        if it may. Ask for all of them before the first `reset_offset`."""
     def assign_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None:
-        """Sets the committed offset of a group whose consumers do not run."""
+        """Sets a committed offset without a limit: what this replica's master has, or the broker's own
+        progress."""
     def advance_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None:
         """Commits an offset unless a later one is committed or a reset is under way."""
     def watch_signs(self, queues: list[tuple[str, str, int]]) -> None:
@@ -677,6 +681,8 @@ class ReplicationHub:
         """Sets the nodes, besides this one, that must hold a record before it is confirmed."""
     def send_state(self, link: int, epoch: int, version: int, entry: bytes) -> bool:
         """Sends control state; False if the link is gone or too much waits for it."""
+    def state_waiting(self, link: int) -> int | None:
+        """The bytes of control state that wait to be sent on the link; None if it is gone."""
     def links(self) -> list[LinkFigures]:
         """Returns every link. A closed one is named once and then forgotten."""
     def held(self) -> dict[int, int]:

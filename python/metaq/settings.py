@@ -172,6 +172,11 @@ class BrokerSettings:
     metrics_queues_max: int = 1_000_000
     """Queues of which the broker keeps how far each group was handed out, about 40 bytes each. The messages
     of further ones count as ready instead of in flight."""
+    committed_offsets_max: int = 5_000_000
+    """Queues of all groups with a committed offset. Resets and copies fill half of it at most, and an eighth
+    of it with the offsets of one group."""
+    committed_pairs_max: int = 500_000
+    """The same for pairs of a topic and a group, each of which takes about half a kilobyte."""
     pull_bytes_max: int = 2 * MIB
     pull_messages_max: int = 1024
     """The most that one pull returns, whatever it asks for. Java's consumers ask for 32 messages and

@@ -65,10 +65,8 @@ impl Broker {
         is_replica: bool,
     ) -> std::io::Result<Arc<Self>> {
         let flush_timeout = Duration::from_millis(settings.flush_timeout_ms);
-        let (policy, offsets) = (
-            Arc::new(Policy::new(settings.metrics_pairs_max, settings.metrics_queues_max)),
-            Arc::new(Offsets::default()),
-        );
+        let policy = Arc::new(Policy::new(settings.metrics_pairs_max, settings.metrics_queues_max));
+        let offsets = Arc::new(Offsets::new(settings.offsets));
         let latencies = Arc::new(Latencies::default());
         let added = Arc::new(AddedProperties::new(&settings.region, &settings.cluster));
         let due_times = DueTimes::new(store.clock().clone(), &settings.timer);

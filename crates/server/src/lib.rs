@@ -58,7 +58,8 @@ pub use replicate::socket::{LinkListener, LinkSocket};
 pub use replicate::{ReplicationSettings, StatePosition};
 pub use send::copy::Resend;
 pub use settings::{
-    BrokerSettings, LimitSettings, PullSettings, ServerSettings, TimerSettings, TransactionSettings,
+    BrokerSettings, LimitSettings, OffsetLimits, PullSettings, ServerSettings, TimerSettings,
+    TransactionSettings,
 };
 pub use timer::delivery::TimerFigures;
 pub use timer::listing::{DelayedCounts, DelayedListing, DelayedMessage, DelayedSearch, LevelCount};

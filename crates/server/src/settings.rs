@@ -60,10 +60,20 @@ pub struct BrokerSettings {
     pub metrics_pairs_max: usize,
     /// Queues of these pairs of which is known how far they were handed out.
     pub metrics_queues_max: usize,
+    pub offsets: OffsetLimits,
     pub limits: LimitSettings,
     pub pull: PullSettings,
     pub transaction: TransactionSettings,
     pub timer: TimerSettings,
+}
+
+/// Committed offsets, which stay until somebody deletes them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OffsetLimits {
+    /// Pairs of a topic and a group. A pair takes about half a kilobyte.
+    pub pairs_max: usize,
+    /// The queues of all pairs together.
+    pub places_max: usize,
 }
 
 /// Sends over their topic's limit.

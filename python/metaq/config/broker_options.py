@@ -231,6 +231,16 @@ BROKER = section(
     ),
     ("topics_max", Number(1, 1_000_000), 100_000, "Topics of the broker at most."),
     ("groups_max", Number(1, 1_000_000), 100_000, "Consumer groups of the broker at most."),
+    (
+        "committed_offsets_max",
+        Number(100, 1_000_000_000),
+        "Queues of all groups with a committed offset; resets and copies fill half of it at most.",
+    ),
+    (
+        "committed_pairs_max",
+        Number(100, 100_000_000),
+        "The same for pairs of a topic and a group.",
+    ),
     ("clients_per_group_max", Number(1), 5_000, "Clients that are connected in one group at most."),
     (
         "subscriptions_per_client_max",

@@ -62,6 +62,8 @@ __all__ = [
     "Unwritten",
 ]
 
+ENCODED_AT_ONCE: Final = 256
+"""Values that `Unwritten` encodes in one turn of the event loop."""
 COMPACTION_BYTES_MIN: Final = 1024 * 1024
 HISTORY_ENTRIES_MAX: Final = 10_000
 HISTORY_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -444,7 +446,13 @@ class Unwritten:
         keys, self._keys = self._keys, {}
         newest = self._touched
         try:
-            await self._journal.write([(table, key, self._encode(table, key)) for table, key in keys])
+            changes: list[Change] = []
+            for table, key in keys:
+                # A key that changes meanwhile is written again.
+                changes.append((table, key, self._encode(table, key)))
+                if len(changes) % ENCODED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            await self._journal.write(changes)
         except BaseException:
             self._keys = {**keys, **self._keys}
             raise

@@ -158,6 +158,17 @@ impl BrokerPlane {
         changes.into_iter().map(|(key, committed, resets)| (key, (committed, resets))).collect()
     }
 
+    fn check_resets(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        wanted: BTreeMap<String, Vec<i32>>,
+    ) -> Option<String> {
+        let offsets = &self.inner.broker.offsets;
+        let wanted = wanted.iter().map(|(topic, queues)| (topic.as_str(), queues.as_slice()));
+        enter_infallible(py, || offsets.check_resets(group, wanted)).err().map(|full| full.to_string())
+    }
+
     fn assign_offset(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
         self.inner.broker.offsets.assign(group, topic, queue_id, committed_offset);
     }

@@ -125,6 +125,10 @@ impl ReplicationHub {
         self.inner.send_state(link, StatePosition { epoch, version }, bytes::Bytes::copy_from_slice(entry))
     }
 
+    fn state_waiting(&self, link: u64) -> Option<usize> {
+        self.inner.state_waiting(link)
+    }
+
     fn links(&self) -> Vec<LinkFigures> {
         let links = self.inner.links().into_iter();
         let figures = links.map(|link| LinkFigures {

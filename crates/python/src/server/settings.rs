@@ -154,6 +154,8 @@ pub struct BrokerSettings {
     flush_timeout_ms: u64,
     metrics_series_max: usize,
     metrics_queues_max: usize,
+    committed_offsets_max: usize,
+    committed_pairs_max: usize,
     pull_bytes_max: usize,
     pull_messages_max: usize,
     hold_max: usize,
@@ -204,6 +206,10 @@ impl BrokerSettings {
             flush_timeout_ms: self.flush_timeout_ms,
             metrics_pairs_max: self.metrics_series_max,
             metrics_queues_max: self.metrics_queues_max,
+            offsets: metaq_server::OffsetLimits {
+                pairs_max: self.committed_pairs_max,
+                places_max: self.committed_offsets_max,
+            },
             limits: metaq_server::LimitSettings {
                 send_hold_ms_max: self.send_hold_ms_max,
                 send_refusal_hold_ms: self.send_refusal_hold_ms,

@@ -127,10 +127,8 @@ impl OffsetRequests {
         match self.offsets.commit_within(group, &header.topic, queue_id, committed_offset, ask.peer.id, end) {
             Ok(true) => ask.done(answers),
             Ok(false) => ask.done_with(answers, PREVIOUSLY_RESET),
-            Err(CommitFault::Full) => {
-                let remark = "[OVERLOAD] this broker has as many committed offsets as it may have: delete unused groups \
-                              with their offsets, or unused topics";
-                ask.refuse(answers, response_code::SYSTEM_BUSY, remark)
+            Err(CommitFault::Full(full)) => {
+                ask.refuse(answers, response_code::SYSTEM_BUSY, &full.to_string())
             }
             Err(CommitFault::Beyond(end)) => {
                 let remark = format!(

@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use foldhash::fast::RandomState;
 use parking_lot::RwLock;
 
+use self::room::{Extent, Full, Share};
+use crate::settings::OffsetLimits;
+
+mod room;
+
 type Queues = BTreeMap<i32, i64>;
-/// A group or topic → the topics or groups that it has offsets with.
+/// A topic → the groups that have offsets in it.
 type Names = HashMap<String, BTreeSet<String>, RandomState>;
 
 /// Connections that a reset remembers. A connection that it forgets is sent to the new offset once more.
 const INFORMED_MAX: usize = 16;
-
-/// The pairs of a topic and a group that clients may commit offsets for. A pair takes about half a kilobyte.
-const PAIRS_MAX: usize = if cfg!(test) { 100 } else { 500_000 };
-/// The queues of all pairs together.
-const PLACES_MAX: usize = if cfg!(test) { 200 } else { 5_000_000 };
 
 /// Why an offset was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum CommitFault {
     /// It lies beyond the end of the queue, which is this.
     Beyond(i64),
     /// There are as many offsets as there may be.
-    Full,
+    Full(Full),
 }
 
 /// A reset of a group's offset that its consumer has not followed yet.
@@ -82,14 +82,23 @@ struct Committed {
     changed: bool,
 }
 
+/// A group in all its topics.
+#[derive(Default)]
+struct OfGroup {
+    topics: BTreeSet<String>,
+    /// The queues of all these topics with a committed offset.
+    places: usize,
+}
+
 #[derive(Default)]
 struct Table {
+    limits: OffsetLimits,
     committed: HashMap<String, Committed, RandomState>,
     /// Only for keys that have committed offsets.
     resets: HashMap<String, BTreeMap<i32, Reset>, RandomState>,
     /// The keys that changed since Python last took them. Removed ones and resets may be here twice.
     changed: Vec<String>,
-    topics_of_group: Names,
+    topics_of_group: HashMap<String, OfGroup, RandomState>,
     groups_of_topic: Names,
     /// The queues of all keys.
     places: usize,
@@ -99,7 +108,6 @@ struct Table {
 pub type Change = (String, Queues, Queues);
 
 /// `topic@group` → queue → committed offset. Python writes the changes to disk and reads them back.
-#[derive(Default)]
 pub struct Offsets {
     table: RwLock<Table>,
     /// The number of resets under way. Read before the lock, because it is nearly always 0.
@@ -124,6 +132,11 @@ fn write_key(key: &mut String, group: &str, topic: &str) {
 }
 
 impl Offsets {
+    pub fn new(limits: OffsetLimits) -> Self {
+        let table = Table { limits, ..Table::default() };
+        Offsets { table: RwLock::new(table), resets: AtomicUsize::new(0) }
+    }
+
     pub fn get(&self, group: &str, topic: &str, queue_id: i32) -> Option<i64> {
         let table = self.table.read();
         let place = table.committed.get(&key(group, topic))?.queues.get(&queue_id)?;
@@ -170,8 +183,10 @@ impl Offsets {
         match self.heed_reset(&mut table, key, queue_id, committed_offset, peer) {
             ResetStep::Redirect(_) => return Ok(false),
             ResetStep::Ended => {}
-            ResetStep::None if table.is_full(key, queue_id) => return Err(CommitFault::Full),
-            ResetStep::None => table.put_seen(key, queue_id, committed_offset, end_seen),
+            ResetStep::None => {
+                table.check_room(key, queue_id).map_err(CommitFault::Full)?;
+                table.put_seen(key, queue_id, committed_offset, end_seen);
+            }
         }
         Ok(true)
     }
@@ -264,17 +279,40 @@ impl Offsets {
         let mut table = self.table.write();
         let known = table.committed.get(&key).and_then(|committed| committed.queues.get(&queue_id));
         let is_later = known.is_none_or(|known| known.committed_offset < committed_offset);
-        if is_later && !table.is_reset(&key, queue_id) && !table.is_full(&key, queue_id) {
+        if is_later && !table.is_reset(&key, queue_id) && table.check_room(&key, queue_id).is_ok() {
             table.put(&key, queue_id, committed_offset);
         }
     }
 
-    /// Sets the offset of a group that does not run, for an administrator.
+    /// Whether a reset or a copy may set the offsets of these queues of a group, by topic. Ask for all of them before the
+    /// first one is set. One such request is done at a time, so only commits can take room in between.
+    pub fn check_resets<'a>(
+        &self,
+        group: &str,
+        wanted: impl IntoIterator<Item = (&'a str, &'a [i32])>,
+    ) -> Result<(), Full> {
+        let mut new = Extent::default();
+        for (topic, queues) in wanted {
+            // Commits wait for one topic at most.
+            let table = self.table.read();
+            let known = table.committed.get(&key(group, topic));
+            new.pairs += usize::from(known.is_none() && !queues.is_empty());
+            new.places += queues
+                .iter()
+                .filter(|queue| !known.is_some_and(|known| known.queues.contains_key(queue)))
+                .count();
+        }
+        self.table.read().check_room_for_resets(group, new)
+    }
+
+    /// Sets the offset of a group without a limit: a replica takes over what its master has, and the broker keeps its
+    /// own progress.
     pub fn assign(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
         self.table.write().put(&key(group, topic), queue_id, committed_offset);
     }
 
-    /// Moves a group, running or not, to another offset. Commits are ignored until its consumer continues there.
+    /// Moves a group, running or not, to another offset. Commits are ignored until its consumer continues there. Ask
+    /// [`check_resets`](Self::check_resets) before.
     pub fn reset(&self, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
         let key = key(group, topic);
         let mut table = self.table.write();
@@ -337,8 +375,11 @@ impl Offsets {
             let queues = queues.into_iter().map(|(queue_id, offset)| (queue_id, place(offset))).collect();
             let committed = Committed { queues, changed: false };
             let places = committed.queues.len();
-            let before = mem::replace(table.entry(&key), committed);
-            table.places = table.places + places - before.queues.len();
+            let before = mem::replace(table.entry(&key), committed).queues.len();
+            table.places = table.places + places - before;
+            if let Some(of_group) = table.of_group(&key) {
+                of_group.places = of_group.places + places - before;
+            }
         }
     }
 
@@ -361,7 +402,7 @@ impl Offsets {
 
     /// The topics in which the group has committed offsets, in order.
     pub fn topics_of(&self, group: &str) -> Vec<String> {
-        listed(&self.table.read().topics_of_group, group)
+        self.table.read().topics_of(group)
     }
 
     /// The groups that have committed offsets in the topic, in order.
@@ -375,7 +416,7 @@ impl Offsets {
         let pairs: Vec<(String, String)> = match (group, topic) {
             (Some(group), Some(topic)) => vec![(group.to_owned(), topic.to_owned())],
             (Some(group), None) => {
-                let topics = listed(&table.topics_of_group, group);
+                let topics = table.topics_of(group);
                 topics.into_iter().map(|topic| (group.to_owned(), topic)).collect()
             }
             (None, Some(topic)) => {
@@ -438,26 +479,52 @@ impl Table {
             committed.note_change(key, &mut changed);
         }
         self.changed = changed;
-        self.places += usize::from(is_new);
+        if is_new {
+            self.places += 1;
+            if let Some(of_group) = self.of_group(key) {
+                of_group.places += 1;
+            }
+        }
     }
 
-    /// Whether there is no room for an offset that nobody has committed yet.
-    fn is_full(&self, key: &str, queue_id: i32) -> bool {
-        if self.places < PLACES_MAX && self.committed.len() < PAIRS_MAX {
-            return false;
+    /// Whether there is room for the offset of a queue, which may be committed already.
+    fn check_room(&self, key: &str, queue_id: i32) -> Result<(), Full> {
+        if self.places < self.limits.places_max && self.committed.len() < self.limits.pairs_max {
+            return Ok(());
         }
         let known = self.committed.get(key);
         if known.is_some_and(|committed| committed.queues.contains_key(&queue_id)) {
-            return false;
+            return Ok(());
         }
-        self.places >= PLACES_MAX || known.is_none()
+        let new = Extent { pairs: usize::from(known.is_none()), places: 1 };
+        let all = Extent { pairs: self.committed.len(), places: self.places };
+        all.check(new, &self.limits, Share::All)
+    }
+
+    fn check_room_for_resets(&self, group: &str, new: Extent) -> Result<(), Full> {
+        let all = Extent { pairs: self.committed.len(), places: self.places };
+        all.check(new, &self.limits, Share::Resets)?;
+        let of_group = self.topics_of_group.get(group).map_or_else(Extent::default, |of_group| Extent {
+            pairs: of_group.topics.len(),
+            places: of_group.places,
+        });
+        of_group.check(new, &self.limits, Share::ResetsOfGroup)
+    }
+
+    fn topics_of(&self, group: &str) -> Vec<String> {
+        self.topics_of_group.get(group).into_iter().flat_map(|of_group| &of_group.topics).cloned().collect()
+    }
+
+    fn of_group(&mut self, key: &str) -> Option<&mut OfGroup> {
+        let (_, group) = key.split_once('@')?;
+        self.topics_of_group.get_mut(group)
     }
 
     /// The offsets of a key, which is listed by its group and its topic from then on.
     fn entry(&mut self, key: &str) -> &mut Committed {
         if !self.committed.contains_key(key) {
             if let Some((topic, group)) = key.split_once('@') {
-                self.topics_of_group.entry(group.to_owned()).or_default().insert(topic.to_owned());
+                self.topics_of_group.entry(group.to_owned()).or_default().topics.insert(topic.to_owned());
                 self.groups_of_topic.entry(topic.to_owned()).or_default().insert(group.to_owned());
             }
         }
@@ -471,7 +538,13 @@ impl Table {
         self.places -= removed.queues.len();
         let resets = self.resets.remove(&key).map_or(0, |queues| queues.len());
         self.changed.push(key);
-        unlist(&mut self.topics_of_group, group, topic);
+        if let Some(of_group) = self.topics_of_group.get_mut(group) {
+            of_group.topics.remove(topic);
+            of_group.places -= removed.queues.len();
+            if of_group.topics.is_empty() {
+                self.topics_of_group.remove(group);
+            }
+        }
         unlist(&mut self.groups_of_topic, topic, group);
         resets
     }

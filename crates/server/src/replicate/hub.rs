@@ -188,6 +188,12 @@ impl Hub {
         true
     }
 
+    /// The bytes of control state that wait to be sent on a link; None if the link is gone.
+    pub fn state_waiting(&self, link: u64) -> Option<usize> {
+        let link = self.shared.links.lock().get(&link).cloned()?;
+        (!link.is_closed()).then(|| link.state.lock().bytes)
+    }
+
     /// Every link. One that was closed is named once more and then forgotten.
     pub fn links(&self) -> Vec<LinkFigures> {
         self.shared.notice.clear();

@@ -322,6 +322,7 @@ fn control_state_arrives_in_order_and_is_acknowledged() {
     follower.acknowledge_state(position(100));
     until("the master knows", || hub.links()[0].state == position(100));
     assert!(!hub.send_state(link + 1, position(101), Bytes::new()), "there is no such link");
+    assert_eq!((hub.state_waiting(link), hub.state_waiting(link + 1)), (Some(0), None));
 }
 
 /// How long a stop may take on a busy machine. A thread that waited for a peer would take as long as `silence_max`.

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use metaq_server::{
     Broker, BrokerPlane, BrokerSettings, Crossed, Event, Group, HotRequests, Limit, LimitSettings, Listener,
-    ListenerFigures, PlaneFigures, PullSettings, Rates, ServerSettings, Subscription, TimerSettings, Topic,
-    TransactionSettings,
+    ListenerFigures, OffsetLimits, PlaneFigures, PullSettings, Rates, ServerSettings, Subscription,
+    TimerSettings, Topic, TransactionSettings,
 };
 use metaq_store::faulty_disk::FaultyDisk;
 use metaq_store::{Clock, Filter, Store, StoreSettings};
@@ -268,6 +268,7 @@ fn setup(directory: &Path) -> Setup {
         flush_timeout_ms: 60_000,
         metrics_pairs_max: 1_000,
         metrics_queues_max: 1_000,
+        offsets: OffsetLimits { pairs_max: 1_000, places_max: 10_000 },
         limits: LimitSettings { send_hold_ms_max: 1_000, send_refusal_hold_ms: 500, send_hold_max: 100 },
         pull: PullSettings {
             bytes_max: 1 << 20,

@@ -7,9 +7,8 @@ decides whom to ask, when, and when to stop asking.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections import defaultdict
+import zlib
 from enum import Enum
 
 from metaq._core import BrokerPlane, Clock, StoreFailure, decode_records
@@ -62,7 +61,6 @@ class TransactionChecks:
         self._pools = pools
         self._checked_ms = clock.now_ms()
         self._turning = asyncio.Lock()
-        self._next_member: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
     async def load(self) -> None:
         """Finds the open transactions. Call it after the committed offsets are loaded and before the plane
@@ -157,7 +155,6 @@ class TransactionChecks:
         group = half.properties.get(PRODUCER_GROUP, "")
         members = self._clients.producers(group)
         if not members:
-            self._next_member.pop(group, None)
             return
         unique_key = half.properties.get(UNIQUE_KEY, "")
         command = CheckTransactionState(
@@ -169,11 +166,18 @@ class TransactionChecks:
             topic=half.topic,
             bname=self._options.broker.name,
         )
-        first = next(self._next_member[group])
+        first = first_asked(unique_key, number_of(half.properties.get(TRANSACTION_CHECKS)))
         for turn in range(len(members)):
             member = members[(first + turn) % len(members)]
             if self._pump.send_oneway(member.connection, command, copy):
                 return
+
+
+def first_asked(unique_key: str, checks: int) -> int:
+    """The number of the member of its group that is asked first about a transaction. It follows from the
+    message, so that nothing is kept for any group: each check asks the next member, and different messages
+    begin with different ones."""
+    return zlib.crc32(unique_key.encode()) + checks
 
 
 def next_step(checks: int, age_ms: int, *, is_immune: bool, options: BrokerOptions) -> Step:

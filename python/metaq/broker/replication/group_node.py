@@ -335,7 +335,8 @@ class GroupNode:
         try:
             while (figures := follower.figures()).closed is None:
                 await intake.take(follower.take_state())
-                if 0 < figures.master_end_offset <= store.held_offset():
+                # The log may be ahead of control state that is sent in many parts.
+                if 0 < figures.master_end_offset <= store.held_offset() and not intake.is_replacing:
                     break
                 await asyncio.sleep(TAIL_POLL_S)
         finally:

@@ -40,7 +40,7 @@ class ReplicaLinks:
         self._clock = clock
         self._changed = changed
         self._hub = ReplicationHub(store, settings, history.pairs())
-        self._feed = StateFeed(journal, self._hub)
+        self._feed = StateFeed(journal, self._hub, settings.state_bytes_max)
         self._numbers: dict[Member, int] = {}
         """The hub knows members by number."""
         self._links: dict[Member, int] = {}

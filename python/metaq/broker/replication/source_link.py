@@ -248,7 +248,7 @@ class SourceLink:
         end = own.store.end_offset()
         _log.warning("sends its master the log from %d to %d", asked.from_offset, end)
         hub = ReplicationHub(own.store, self._options.link, own.history.pairs())
-        feed = StateFeed(own.journal, hub)
+        feed = StateFeed(own.journal, hub, self._options.link.state_bytes_max)
         try:
             hub.require([1])
             feed.begin(hub.add_link(socket, 1, asked.from_offset), Point(*asked.state))

@@ -13,6 +13,7 @@ from metaq.broker.state.groups import Groups
 from metaq.broker.state.runtime_switches import WIRE_NAMES, Switches
 from metaq.broker.state.stats import Statistics
 from metaq.broker.state.topics import Topics
+from metaq.protocol import names
 from metaq.protocol.bodies import INHERIT, READ, WRITE, DataVersion, KVTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
@@ -36,6 +37,8 @@ from metaq.work_pools import WorkPools
 _log = logging.getLogger(__name__)
 
 CONFIG_BYTES_MAX = 64 * 1024
+AUTO_CREATE_TOPIC = "autoCreateTopicEnable"
+"""Also adds or removes the template topic."""
 
 
 @dataclass(slots=True)
@@ -83,7 +86,7 @@ class Admin:
             "listenPort": self._parts.listener.port,
             "namesrvAddr": ";".join(options.nameservers),
             "regionId": broker.region,
-            "autoCreateTopicEnable": topics.auto_create,
+            AUTO_CREATE_TOPIC: topics.auto_create,
             "autoCreateSubscriptionGroup": groups.auto_create,
             "defaultTopicQueueNums": options.default_topic_queues,
             "longPollingEnable": broker.long_polling,
@@ -118,6 +121,7 @@ class Admin:
     async def update_broker_config(self, command: UpdateBrokerConfig, request: Request) -> None:
         wanted = parse_properties(request.body)
         changes = [(key, value, self._change_of(key, value)) for key, value in wanted.items()]
+        permission = self.permission
         for key, value, apply in changes:
             peer_log.write(
                 _log,
@@ -131,18 +135,20 @@ class Admin:
             apply()
         if changes:
             self._config_version = self._config_version.next(self._parts.clock.now_ms())
-        if not concerns_process(wanted):
-            # Name servers show the permission of the broker.
+        touched = [names.TEMPLATE_TOPIC] if AUTO_CREATE_TOPIC in wanted else []
+        if self.permission != permission:
+            # Name servers show it with all topics, none of which has changed.
             self._parts.topics.version_changed()
-            await self._parts.topics.publish([topic.topic_name for topic in self._parts.topics])
+        if touched or self.permission != permission:
+            await self._parts.topics.publish(touched)
 
     def _change_of(self, key: str, value: str) -> Callable[[], None]:
-        """The change of one setting, checked before anything is applied. No such setting is a path or a
-        command."""
+        """The change of one setting, checked before anything is applied: the change itself refuses nothing.
+        No such setting is a path or a command."""
         if key == "brokerPermission":
             permission = _whole_number(key, value, READ | WRITE | INHERIT)
             return lambda: self._set_permission(permission)
-        if key == "autoCreateTopicEnable":
+        if key == AUTO_CREATE_TOPIC:
             enabled = _yes_or_no(key, value)
             return lambda: self._parts.topics.set_auto_create(enabled)
         if key == "autoCreateSubscriptionGroup":

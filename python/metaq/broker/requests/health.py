@@ -17,6 +17,7 @@ from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import ConsumerGroup, Member
 from metaq.monitoring.readiness import registration_fault
 from metaq.protocol import names
+from metaq.protocol.bodies import TopicConfig
 from metaq.protocol.commands.health import (
     CLIENTS_PER_PAGE,
     LISTED_MAX,
@@ -35,9 +36,11 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.work_pools import let_event_loop_run
 
 PAIRS_MAX: Final = 50_000
-"""Pairs of a group and a topic that one report looks at. That takes about a second."""
+"""Pairs of a group and a topic that one report looks at, and topics of dead letters. Either takes about a
+second."""
 QUEUES_MAX: Final = 500_000
-"""Queues with committed offsets that one report looks at, apart from those of its last pair."""
+"""Queues with committed offsets that one report looks at, and queues of dead letters, apart from those of the
+last pair or topic."""
 PAIRS_AT_ONCE: Final = 32
 """Pairs that are looked at before the event loop may run."""
 TOPICS_AT_ONCE: Final = 1_000
@@ -87,10 +90,9 @@ class HealthRequests:
         node = self._parts.node
         traffic, waiting = node.listener.figures(), self._parts.plane.figures()
         backlogs, all_seen = self._backlogs() if self._parts.is_master else ([], True)
-        letters = list(self._dead_letters()) if self._parts.is_master else []
+        letters, all_letters_seen = self._dead_letters() if self._parts.is_master else ([], True)
         # One more than are listed: then the report says that there are others.
         conflicts = list(islice(self._conflicts(), LISTED_MAX + 1))
-        letters.sort(key=attrgetter("messages"), reverse=True)
         return BrokerReport(
             version=__version__,
             now_ms=node.clock.now_ms(),
@@ -106,7 +108,7 @@ class HealthRequests:
             backlogs=tuple(backlogs),
             dead_letters=tuple(letters[:LISTED_MAX]),
             conflicts=tuple(conflicts[:LISTED_MAX]),
-            is_complete=all_seen and max(len(letters), len(conflicts)) <= LISTED_MAX,
+            is_complete=all_seen and all_letters_seen and max(len(letters), len(conflicts)) <= LISTED_MAX,
         )
 
     def _checks(self) -> Iterator[CheckReport]:
@@ -179,24 +181,39 @@ class HealthRequests:
         oldest = min((time_ms for time_ms in stored if time_ms >= 0), default=None)
         return None if oldest is None else max(node.clock.now_ms() - oldest, 0)
 
-    def _dead_letters(self) -> Iterator[DeadLetterCount]:
-        store = self._parts.node.store
+    def _dead_letters(self) -> tuple[list[DeadLetterCount], bool]:
+        """The dead letters of all groups, most first, and whether all were looked at."""
+        found: list[DeadLetterCount] = []
+        topics = queues = 0
+        all_seen = True
         for number, config in enumerate(list(self._parts.state.topics)):
             if number % TOPICS_AT_ONCE == 0:
                 let_event_loop_run()
-            topic = config.topic_name
-            if not topic.startswith(names.DEAD_LETTER_PREFIX):
+            if not config.topic_name.startswith(names.DEAD_LETTER_PREFIX):
                 continue
-            group = topic.removeprefix(names.DEAD_LETTER_PREFIX)
-            committed = self._parts.plane.offsets_of(group, topic)
-            ends = {queue_id: store.max_offset(topic, queue_id) for queue_id in range(config.read_queue_nums)}
-            messages = sum(
-                max(end - max(committed.get(queue_id, 0), store.min_offset(topic, queue_id)), 0)
-                for queue_id, end in ends.items()
-            )
-            if messages:
-                newest = max(store.store_time_ms(topic, queue_id, end - 1) for queue_id, end in ends.items())
-                yield DeadLetterCount(group, messages, newest if newest >= 0 else None)
+            all_seen = topics < PAIRS_MAX and queues < QUEUES_MAX
+            if not all_seen:
+                break
+            topics += 1
+            queues += config.read_queue_nums
+            letters = self._dead_letters_in(config)
+            if letters is not None:
+                found.append(letters)
+        found.sort(key=attrgetter("messages"), reverse=True)
+        return found, all_seen
+
+    def _dead_letters_in(self, config: TopicConfig) -> DeadLetterCount | None:
+        """None if the group has consumed them, or never had any."""
+        store, topic = self._parts.node.store, config.topic_name
+        group = topic.removeprefix(names.DEAD_LETTER_PREFIX)
+        committed = self._parts.plane.offsets_of(group, topic)
+        messages, newest_ms = 0, -1
+        for queue_id in letting_others_run(range(config.read_queue_nums)):
+            end = store.max_offset(topic, queue_id)
+            if end > 0:
+                messages += max(end - max(committed.get(queue_id, 0), store.min_offset(topic, queue_id)), 0)
+                newest_ms = max(newest_ms, store.store_time_ms(topic, queue_id, end - 1))
+        return DeadLetterCount(group, messages, newest_ms if newest_ms >= 0 else None) if messages else None
 
     def _conflicts(self) -> Iterator[Conflict]:
         for group in self._parts.node.clients.all_consumer_groups():

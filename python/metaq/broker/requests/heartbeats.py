@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass, field
 
 from metaq._core import Clock
 from metaq.broker.state.broker_own import check_group
@@ -48,6 +50,8 @@ _log = logging.getLogger(__name__)
 HEARTBEAT_BYTES_MAX = 1024 * 1024
 CHECK_BYTES_MAX = 256 * 1024
 GROUPS_PER_CONNECTION_MAX = 1_000
+GROUPS_AT_ONCE = 32
+"""Consumer groups of a heartbeat that are taken in one turn of the event loop."""
 
 MEMBERS_AT_ONCE = 256
 """Members of a group that are listed on the event loop. Larger lists are made on a thread."""
@@ -58,6 +62,15 @@ LANGUAGES = tuple(
     "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS".split(",")  # noqa: SIM905
 )
 """The names of the languages, in the order of their numbers in a header."""
+
+
+@dataclass(slots=True)
+class _Made:
+    """The groups and retry topics that a heartbeat has created, and whether the next one must be full."""
+
+    subscriptions_wanted: bool
+    groups: list[str] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
 
 
 class Heartbeats:
@@ -122,10 +135,37 @@ class Heartbeats:
     def _take(self, heartbeat: HeartbeatData, request: Request) -> Response | Awaitable[Response]:
         self._clients.identify(request.connection, heartbeat.client_id)
         self._check_room(heartbeat, request.connection)
-        groups_made: list[str] = []
-        topics_made: list[str] = []
-        subscriptions_wanted = heartbeat.heartbeat_fingerprint == 0
-        for data in heartbeat.consumer_data_set:
+        made = _Made(subscriptions_wanted=heartbeat.heartbeat_fingerprint == 0)
+        steps = self._take_groups(heartbeat, request, made)
+        if len(heartbeat.consumer_data_set) > GROUPS_AT_ONCE:
+            return self._take_in_steps(steps, request, made)
+        for _ in steps:
+            pass
+        return self._answer(request, made)
+
+    async def _take_in_steps(self, steps: Iterator[None], request: Request, made: _Made) -> Response:
+        try:
+            for _ in steps:
+                self._clients.expect(request.connection)
+                try:
+                    await asyncio.sleep(0)
+                finally:
+                    is_still_here = self._clients.is_still_here(request.connection)
+                if not is_still_here:
+                    await self._publish(made)
+                    return RESPONDED
+        except Refused:
+            # The groups before it stay, so their consumers and producers must find them.
+            await self._publish(made)
+            raise
+        answer = self._answer(request, made)
+        return answer if isinstance(answer, Response) else await answer
+
+    def _take_groups(self, heartbeat: HeartbeatData, request: Request, made: _Made) -> Iterator[None]:
+        """Takes the groups of a heartbeat; yields when other requests should have their turn."""
+        for number, data in enumerate(heartbeat.consumer_data_set, 1):
+            if number % GROUPS_AT_ONCE == 0:
+                yield
             is_known = self._groups.get(data.group_name) is not None
             if not heartbeat.without_sub:
                 self._clients.check_room(data, request.connection)
@@ -133,21 +173,23 @@ class Heartbeats:
             if group is None:
                 continue  # The answers to its pulls explain the problem to the client.
             if not is_known:
-                groups_made.append(data.group_name)
+                made.groups.append(data.group_name)
             is_ordered = None if heartbeat.without_sub else self._is_ordered(data)
             if self._topics.ensure_retry_topic(
                 data.group_name, max(group.retry_queue_nums, 1), order=is_ordered
             ):
-                topics_made.append(names.retry_topic(data.group_name))
-            subscriptions_wanted |= self._take_consumer(data, heartbeat, request)
+                made.topics.append(names.retry_topic(data.group_name))
+            made.subscriptions_wanted |= self._take_consumer(data, heartbeat, request)
         for producer in heartbeat.producer_data_set:
             self._clients.put_producer(producer.group_name, self._member(heartbeat, request))
-        taken = HeartbeatTaken(is_sub_change=subscriptions_wanted)
-        if groups_made or topics_made:
+
+    def _answer(self, request: Request, made: _Made) -> Response | Awaitable[Response]:
+        taken = HeartbeatTaken(is_sub_change=made.subscriptions_wanted)
+        if made.groups or made.topics:
             # Answered before anything is written: a client that waits for this answer cannot send the
             # heartbeat after its first rebalance, and without that one its pulls count as out of date.
             request.respond(fields=taken.to_fields())
-            return self._publish(groups_made, topics_made)
+            return self._publish(made)
         return Response(fields=taken)
 
     def _find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
@@ -164,12 +206,12 @@ class Heartbeats:
         self._clients.put_consumer(data, member, without_subscriptions=heartbeat.without_sub)
         return heartbeat.without_sub and print_known != heartbeat.heartbeat_fingerprint
 
-    async def _publish(self, groups: list[str], topics: list[str]) -> Response:
+    async def _publish(self, made: _Made) -> Response:
         try:
-            if groups:
-                await self._groups.publish(groups)
-            if topics:
-                await self._topics.publish(topics)
+            if made.groups:
+                await self._groups.publish(made.groups)
+            if made.topics:
+                await self._topics.publish(made.topics)
         except OSError as error:
             _log.error("new groups or retry topics are not written yet: %s", error)
         return RESPONDED

@@ -22,6 +22,9 @@ from metaq.protocol.properties import (
     encode_properties,
 )
 
+PROPERTIES_BYTES_MAX = 32_767
+"""As many as any message may have."""
+
 
 class Replies:
     """Pushes replies to the producers that wait for them."""
@@ -45,11 +48,21 @@ class Replies:
         self._region = options.broker.region
         self._timeout_s = options.reply_timeout_s
 
+    def _properties(self, text: str) -> dict[str, str]:
+        # Measured first: to read a megabyte of them takes a long turn of the event loop.
+        size_bytes = len(text.encode())
+        if size_bytes > PROPERTIES_BYTES_MAX:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties of the reply have {size_bytes} bytes, the limit is {PROPERTIES_BYTES_MAX}",
+            )
+        return decode_properties(text)
+
     @handles(SendReplyMessage, SendReplyMessageV2)
     async def send_reply_message(
         self, command: SendReplyMessage | SendReplyMessageV2, request: Request
     ) -> Response:
-        properties = decode_properties(command.properties or "")
+        properties = self._properties(command.properties or "")
         requester = properties.get(REPLY_TO)
         if requester is None:
             raise Refused(

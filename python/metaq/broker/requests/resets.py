@@ -146,6 +146,7 @@ class Resets:
         """Resets a group in some topics, and writes that down once."""
 
         def reset() -> None:
+            # On the only thread of this pool, so no other reset takes the room in between.
             self._parts.offsets.check_room(group, wanted)
             for topic, queues in wanted.items():
                 for queue_id, queue_offset in queues.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,6 +9,7 @@ from typing import TypeVar
 from metaq._core import BrokerPlane, Store
 from metaq.broker.requests.consumption import LINE_BYTES
 from metaq.broker.requests.paging import attributes_bytes, page_of
+from metaq.broker.requests.spaced_work import in_turns
 from metaq.broker.state.attributes import parsed
 from metaq.broker.state.groups import Groups, check_dead_letters
 from metaq.broker.state.topics import Topics
@@ -45,8 +45,6 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 LIST_MAX = 10_000
-UPDATES_AT_ONCE = 64
-"""Topics of a list that are changed before other requests have their turn."""
 CONFIG_BYTES = 160
 """About the size of a topic in a table, without its name and attributes."""
 LOGGED_MAX = 16
@@ -105,12 +103,10 @@ class TopicRequests:
             )
         # A topic that is repeated counts once, as the list says last.
         wanted = list({config.topic_name: config for config in wanted}.values())
-        for config in wanted:
-            self._check(config.topic_name)
-        for number, config in enumerate(wanted, 1):
-            self._topics.update(config, config.attributes)
-            if number % UPDATES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        async for part in in_turns(wanted):
+            for config in part:
+                self._check(config.topic_name)
+        await self._topics.update_all(wanted)
         peer_log.write(
             _log,
             logging.INFO,

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from metaq._core import BrokerPlane
 from metaq.broker.node import Node
+from metaq.broker.requests.spaced_work import in_turns
 from metaq.broker.state import groups, locks, offsets, topics
 from metaq.broker.state.delay_progress import DelayProgress
 from metaq.broker.state.filters import Filters
@@ -154,7 +155,8 @@ class BrokerState:
     async def _topics_changed(self, touched: Collection[str]) -> None:
         if touched:
             await self._node.wait_replicated()
-        self.policy.send_topics(touched)
+        async for part in in_turns(touched):
+            self.policy.send_topics(part)
         await self._announce(touched)
 
     def _groups_changed(self, touched: Collection[str]) -> None:

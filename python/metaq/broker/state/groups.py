@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 import msgspec
 
 from metaq._core import BrokerPlane, Clock
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.paging import attributes_bytes, page_of
+from metaq.broker.requests.spaced_work import in_turns
 from metaq.broker.state.attributes import GROUP_KEYS, altered
 from metaq.broker.state.broker_own import check_group
 from metaq.broker.state.versions import VERSIONS, stored_version
@@ -50,8 +51,6 @@ FORBIDDEN = "forbidden"
 """In the journal: group → topic → bits that forbid something."""
 LIST_MAX = 10_000
 RETRY_QUEUES_MAX = 1_000
-UPDATES_AT_ONCE = 64
-"""Groups of a list that are changed before other requests have their turn."""
 CONFIG_BYTES = 320
 """About the size of a group in a table, without its name and attributes."""
 FORBIDDEN_MAX = 1_000
@@ -61,6 +60,19 @@ FORBIDDEN_BY_ALL_MAX = 50_000
 RETRY_POLICIES = ("CUSTOMIZED", "EXPONENTIAL")
 NO_READING = 1 << 2
 """Apache's encoding: the bit whose number is the read permission."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A change of a group that a request asks for, and the group before and after it."""
+
+    wanted: SubscriptionGroupConfig
+    before: SubscriptionGroupConfig | None
+    after: SubscriptionGroupConfig
+
+    @property
+    def name(self) -> str:
+        return self.wanted.group_name
 
 
 class Groups:
@@ -153,12 +165,12 @@ class Groups:
             return None
         if not self.auto_create and not names.is_system_group(name):
             return None
-        self._check_room(name)
+        self._check_room(1)
         peer_log.write(_log, logging.INFO, "", "group %s created on first use", name)
         return self.put(SubscriptionGroupConfig(group_name=name))
 
-    def _check_room(self, name: str) -> None:
-        if name not in self._table and len(self._table) >= self._groups_max:
+    def _check_room(self, new: int) -> None:
+        if new > 0 and len(self._table) + new > self._groups_max:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 f"this broker has {len(self._table)} groups, the limit is {self._groups_max} (groups_max): "
@@ -173,8 +185,9 @@ class Groups:
         return config
 
     async def publish(self, touched: Collection[str]) -> None:
-        """Sends the change to the data plane at once, and returns when it is on disk as well."""
-        self._changed(touched)
+        """Sends the changes to the data plane, and returns when they are on disk as well."""
+        async for part in in_turns(touched):
+            self._changed(part)
         await self._unwritten.keep()
 
     @handles(UpdateAndCreateSubscriptionGroup)
@@ -290,17 +303,10 @@ class Groups:
         self._advance(group)
 
     async def _update(self, wanted: list[SubscriptionGroupConfig], request: Request) -> None:
-        for config in wanted:
-            check_group(config.group_name)
-            fault = names.group_fault(config.group_name) or _fault(config)
-            if fault is not None:
-                raise Refused(ResponseCode.INVALID_PARAMETER, fault)
-            self._convert(self._with_attributes(config))
-        for number, config in enumerate(wanted, 1):
-            self._check_room(config.group_name)
-            self.put(self._with_attributes(config))
-            if number % UPDATES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        checked: list[_Checked] = []
+        async for part in in_turns(wanted):
+            checked += map(self._check, part)
+        self._put_all(checked)
         peer_log.write(
             _log,
             logging.INFO,
@@ -310,6 +316,28 @@ class Groups:
             len(wanted),
         )
         await self.publish([config.group_name for config in wanted])
+
+    def _check(self, wanted: SubscriptionGroupConfig) -> _Checked:
+        """Returns the group as it would be after this change. Raises Refused."""
+        check_group(wanted.group_name)
+        fault = names.group_fault(wanted.group_name) or _fault(wanted)
+        if fault is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        after = self._with_attributes(wanted)
+        self._convert(after)
+        return _Checked(wanted, self._table.get(wanted.group_name), after)
+
+    def _put_all(self, changes: list[_Checked]) -> None:
+        """Makes all changes of a list in one turn, or none. Raises Refused."""
+        # Another request may have changed a group while the list was checked.
+        changes = [
+            change if self._table.get(change.name) is change.before else self._check(change.wanted)
+            for change in changes
+        ]
+        self._check_room(sum(change.before is None for change in changes))
+        for change in changes:
+            self._table[change.name] = change.after
+        self._advance(*(change.name for change in changes))
 
     def _with_attributes(self, wanted: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Applies the changes that a request carries, with `+` or `-` before each name. A name without a sign
@@ -328,12 +356,12 @@ class Groups:
         self._advance(name)
         return True
 
-    def _advance(self, changed: str | None = None) -> None:
+    def _advance(self, *changed: str) -> None:
         self._data_version = self._data_version.next(self._clock.now_ms())
         self._unwritten.touch(VERSIONS, TABLE)
-        if changed is not None:
-            self._unwritten.touch(TABLE, changed)
-            self._unwritten.touch(FORBIDDEN, changed)
+        for name in changed:
+            self._unwritten.touch(TABLE, name)
+            self._unwritten.touch(FORBIDDEN, name)
 
 
 class GroupDeletion:

@@ -35,8 +35,6 @@ commit to one queue of many does not write all of them."""
 RESETS = "resets"
 """In the journal, with the same keys: the resets that consumers have not followed yet."""
 PART_QUEUES = 64
-PARTS_MAX = 250_000
-"""Parts of all groups. Resets and copies add no further ones; the data plane limits what clients commit."""
 QUEUE_BYTES = 8
 """About the size of a queue in the table for replicas."""
 RECORD_BYTES_MIN = 91
@@ -95,17 +93,12 @@ class Offsets:
             for queue_id, queue_offset in queues.items():
                 self._plane.reset_offset(group, topic, queue_id, queue_offset)
 
-    def check_room(self, group: str, topics: Iterable[str]) -> None:
-        """Raises Refused if a reset of the group in these topics would make too many offsets."""
-        if self._journal.count(OFFSETS) < PARTS_MAX:
-            return
-        if all(self._plane.offsets_of(group, topic) for topic in topics):
-            return
-        raise Refused(
-            ResponseCode.SYSTEM_BUSY,
-            f"[OVERLOAD] this broker has committed offsets of {self._journal.count(OFFSETS)} topics and "
-            f"groups, the limit is {PARTS_MAX}: delete unused groups with their offsets, or unused topics",
-        )
+    def check_room(self, group: str, wanted: OffsetTable) -> None:
+        """Raises Refused if a reset of the group to these offsets, by topic, would make too many. The data
+        plane owns the limits: whatever consumers commit counts too."""
+        fault = self._plane.check_resets(group, {topic: list(queues) for topic, queues in wanted.items()})
+        if fault is not None:
+            raise Refused(ResponseCode.SYSTEM_BUSY, fault)
 
     async def persist(self) -> bool:
         """Writes what has changed since the last time; False if nothing has."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 
 from metaq._core import Clock
 from metaq.broker.options import BrokerOptions
+from metaq.broker.requests.spaced_work import in_turns
 from metaq.broker.state.attributes import altered
 from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.journal.journal import Journal, Unwritten
@@ -20,6 +22,15 @@ TABLE = "topics"
 """In the journal: name → TopicConfig."""
 QUEUES_MAX = 10_000
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A change of a topic that an administrator asks for, and the topic before and after it."""
+
+    wanted: TopicConfig
+    before: TopicConfig | None
+    after: TopicConfig
 
 
 class Topics:
@@ -125,13 +136,19 @@ class Topics:
 
     def put(self, config: TopicConfig) -> TopicConfig:
         """Adds or replaces one topic. The caller has checked its values."""
-        if config.topic_name not in self._table and len(self._table) >= self._options.topics_max:
+        self._check_room(0 if config.topic_name in self._table else 1)
+        self._convert(config)
+        return self._keep(config)
+
+    def _check_room(self, new: int) -> None:
+        if new > 0 and len(self._table) + new > self._options.topics_max:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 f"this broker has {len(self._table)} topics, the limit is {self._options.topics_max} "
                 "(topics_max): delete unused ones",
             )
-        self._convert(config)
+
+    def _keep(self, config: TopicConfig) -> TopicConfig:
         if config.topic_name not in self._table:
             self._unserved.add(config.topic_name)
         self._table[config.topic_name] = config
@@ -158,10 +175,10 @@ class Topics:
 
     def set_auto_create(self, enabled: bool) -> None:
         """Also adds or removes the template topic, whose route tells producers that they may send
-        anywhere."""
+        anywhere. It is the broker's own, so no limit refuses it, as at the start. Publish it afterwards."""
         self.auto_create = enabled
         if enabled and names.TEMPLATE_TOPIC not in self._table:
-            self.put(template_topic(self._options))
+            self._keep(template_topic(self._options))
         elif not enabled:
             self.remove(names.TEMPLATE_TOPIC)
 
@@ -218,16 +235,38 @@ class Topics:
     def update(self, wanted: TopicConfig, attributes: dict[str, str]) -> bool:
         """Creates or changes a topic as an administrator asks. `attributes` are changes with `+` or `-`
         before each name. False if nothing changed. Raises Refused, which names the limit."""
+        change = self._checked(wanted, attributes)
+        if change.after == change.before:
+            return False
+        self.put(change.after)
+        return True
+
+    async def update_all(self, wanted: Iterable[TopicConfig]) -> None:
+        """The same for the topics of a list, whose attributes are changes: all of them, or none."""
+        changes: list[_Checked] = []
+        async for part in in_turns(wanted):
+            changes += (self._checked(config, config.attributes) for config in part)
+        # Another request may have changed a topic while the list was checked.
+        changes = [
+            change
+            if self._table.get(change.wanted.topic_name) is change.before
+            else self._checked(change.wanted, change.wanted.attributes)
+            for change in changes
+        ]
+        self._check_room(sum(change.before is None for change in changes))
+        for change in changes:
+            if change.after != change.before:
+                self._keep(change.after)
+
+    def _checked(self, wanted: TopicConfig, attributes: dict[str, str]) -> _Checked:
         self._check(wanted)
         existing = self._table.get(wanted.topic_name)
         current = {} if existing is None else existing.attributes
-        wanted = msgspec.structs.replace(
+        after = msgspec.structs.replace(
             wanted, attributes=altered(current, attributes, creating=existing is None)
         )
-        if wanted == existing:
-            return False
-        self.put(wanted)
-        return True
+        self._convert(after)
+        return _Checked(wanted, existing, after)
 
     def check_changeable(self, name: str) -> None:
         """Raises Refused for a malformed name and for system topics."""

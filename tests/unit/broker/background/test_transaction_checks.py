@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.broker.background.transaction_checks import HOUR_MS, Step, next_step
+from metaq.broker.background.transaction_checks import HOUR_MS, Step, first_asked, next_step
 from metaq.broker.options import BrokerOptions
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 
@@ -30,3 +30,12 @@ OPTIONS = BrokerOptions(
 )
 def test_asked_left_alone_or_given_up(checks: int, age_ms: int, is_immune: bool, step: Step) -> None:
     assert next_step(checks, age_ms, is_immune=is_immune, options=OPTIONS) is step
+
+
+def test_each_check_asks_another_member_and_nothing_is_kept_for_it() -> None:
+    members = 3
+    for unique_key in ("", "7F000001AAAA", "7F000001AAAB"):
+        asked = [first_asked(unique_key, checks) % members for checks in range(members)]
+        assert sorted(asked) == [0, 1, 2], "all of them in turn"
+    firsts = {first_asked(f"7F000001{number}", 0) % members for number in range(50)}
+    assert firsts == {0, 1, 2}, "different transactions begin with different members"

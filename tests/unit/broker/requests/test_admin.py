@@ -16,7 +16,7 @@ from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.admin import Admin, AdminParts, parse_properties
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
-from metaq.protocol.bodies import KVTable
+from metaq.protocol.bodies import KVTable, TopicConfig
 from metaq.protocol.commands.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.process_options import ProcessOptions
@@ -151,6 +151,37 @@ def test_switches_are_set_and_shown_by_apaches_names(desk: Desk, request_with: A
     assert not desk.switches.server_side_reset
     assert not desk.switches.store_replies
     assert desk.admin.config()["storeReplyMessageEnable"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("body", "published"),
+    [
+        (b"brokerPermission=4", []),
+        (b"brokerPermission=6", []),
+        (b"autoCreateTopicEnable=false", ["TBW102"]),
+        (b"storeReplyMessageEnable=false", []),
+    ],
+)
+def test_a_change_publishes_no_topic_that_stays_as_it_is(
+    desk: Desk, request_with: Any, body: bytes, published: list[str]
+) -> None:
+    version = desk.tables.topics.data_version
+    update(desk, request_with(body))
+    assert desk.tables.published == published
+    # Name servers take the permission from a registration with a new version.
+    assert (desk.tables.topics.data_version != version) == (
+        body in (b"brokerPermission=4", b"autoCreateTopicEnable=false")
+    )
+
+
+def test_the_template_topic_needs_no_room(make_tables: Any, tmp_path: Path, request_with: Any) -> None:
+    topics_max = len(make_tables(auto_create_topic=False).topics)
+    desk = Desk(make_tables(auto_create_topic=False, topics_max=topics_max), tmp_path)
+    update(desk, request_with(b"brokerPermission=4\nautoCreateTopicEnable=true"))
+    assert desk.admin.permission == 4 and desk.tables.topics.auto_create
+    assert "TBW102" in desk.tables.topics and desk.tables.published == ["TBW102"]
+    with pytest.raises(Refused, match="topics_max"):
+        desk.tables.topics.put(TopicConfig(topic_name="one-more"))
 
 
 def test_options_of_the_process_change_without_a_registration(desk: Desk, request_with: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metaq.broker.requests.heartbeats import Heartbeats
+from metaq.broker.requests.heartbeats import GROUPS_AT_ONCE, Heartbeats
 from metaq.broker.sql92 import program
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.filters import Filters
@@ -425,3 +425,43 @@ def test_members_that_differ_in_order_change_the_retry_topic_once(desk: Desk) ->
         versions.append(desk.tables.topics.data_version.counter)
     assert len(set(versions[1:])) == 1, "no further entry of the journal, and no registration"
     assert desk.tables.topics.get("%RETRY%g").order
+
+
+def _many(groups: int) -> bytes:
+    consumers = [ConsumerData(group_name=f"g{number}") for number in range(groups)]
+    return HeartbeatData(client_id="c", consumer_data_set=consumers).encode()
+
+
+def test_many_groups_of_a_heartbeat_are_taken_in_turns(desk: Desk, request_with: Any) -> None:
+    async def scenario() -> None:
+        request = request_with(_many(1_000))
+        taken = asyncio.create_task(_outcome(desk, request))
+        before = 0
+        while not taken.done():
+            await asyncio.sleep(0)
+            assert len(desk.changes) - before <= GROUPS_AT_ONCE
+            before = len(desk.changes)
+        assert await taken is RESPONDED and request.answers
+
+    asyncio.run(scenario())
+    assert len(desk.changes) == 1_000 and len(desk.tables.published) == 2_000
+
+
+def test_a_client_that_leaves_meanwhile_is_no_member(desk: Desk, request_with: Any) -> None:
+    async def scenario() -> None:
+        taken = asyncio.create_task(_outcome(desk, request_with(_many(500))))
+        while not desk.changes:
+            await asyncio.sleep(0)
+        desk.clients.remove_connection(1)
+        assert await taken is RESPONDED
+
+    asyncio.run(scenario())
+    made = [group.group_name for group in desk.tables.groups if group.group_name.startswith("g")]
+    assert 0 < len(made) < 500
+    assert all(desk.clients.consumer_group(name) is None for name in made)
+    assert {*made, *(f"%RETRY%{name}" for name in made)} <= set(desk.tables.published)
+
+
+async def _outcome(desk: Desk, request: Any) -> Response:
+    outcome = desk.heartbeats.heart_beat(HeartBeat(), request)
+    return outcome if isinstance(outcome, Response) else await outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
@@ -55,7 +55,7 @@ class FakeStore:
 class FakeOffsets:
     persisted = 0
 
-    def check_room(self, group: str, topics: Iterable[str]) -> None:
+    def check_room(self, group: str, wanted: Mapping[str, Mapping[int, int]]) -> None:
         pass
 
     async def persist(self) -> bool:

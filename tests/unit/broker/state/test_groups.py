@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metaq.broker.requests.paging import page_of
+from metaq.broker.requests.spaced_work import UPDATES_AT_ONCE
 from metaq.broker.state import groups as groups_module
 from metaq.broker.state.groups import SYSTEM_GROUPS, Groups
 from metaq.protocol.bodies import (
     DataVersion,
     GroupForbidden,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     SubscriptionGroupTable,
 )
 from metaq.protocol.commands.groups import (
@@ -213,3 +215,74 @@ def test_a_retry_policy_that_nobody_knows_is_not_kept(tables: Any, request_with:
             with pytest.raises(Refused, match="use CUSTOMIZED or EXPONENTIAL"):
                 asyncio.run(groups.update_and_create_group(command, request))
         assert (groups.get(policy[:20]) is not None) == is_known
+
+
+async def _work_by_turn(work: Coroutine[object, object, object], done: Callable[[], int]) -> list[int]:
+    """How much was done in each turn of the event loop until the work ended."""
+    task = asyncio.create_task(work)  # type: ignore[arg-type]
+    by_turn, before = [], done()
+    while not task.done():
+        await asyncio.sleep(0)
+        now = done()
+        by_turn.append(now - before)
+        before = now
+    await task
+    return by_turn
+
+
+def _list_of(*names: str) -> bytes:
+    configs = [SubscriptionGroupConfig(group_name=name) for name in names]
+    return SubscriptionGroupList(group_config_list=configs).encode()
+
+
+def test_a_long_list_is_checked_and_published_in_turns(tables: Any, request_with: Any) -> None:
+    groups: Groups = tables.groups
+    checked: list[str] = []
+    groups._convert = lambda config: checked.append(config.group_name)
+    body = _list_of(*(f"g{number}" for number in range(1_000)))
+    work = groups.update_and_create_group_list(UpdateAndCreateSubscriptionGroupList(), request_with(body))
+    by_turn = asyncio.run(_work_by_turn(work, lambda: len(checked) + len(tables.published)))
+    assert max(by_turn) <= 2 * UPDATES_AT_ONCE, "the last part is checked as the first one is published"
+    assert sum(by_turn) == 2_000 and len(tables.published) == 1_000
+
+
+def test_a_list_that_is_refused_leaves_nothing_even_if_others_take_its_room(
+    make_tables: Callable[..., Any], request_with: Any
+) -> None:
+    count = len(make_tables().groups)
+    tables = make_tables(groups_max=count + 200)
+    groups: Groups = tables.groups
+    command = UpdateAndCreateSubscriptionGroupList()
+
+    async def scenario() -> None:
+        body = _list_of(*(f"g{number}" for number in range(200)))
+        update = asyncio.create_task(groups.update_and_create_group_list(command, request_with(body)))
+        while not update.done():
+            groups.find_or_create("the-last-place")
+            await asyncio.sleep(0)
+        with pytest.raises(Refused, match="groups_max"):
+            await update
+
+    asyncio.run(scenario())
+    assert len(groups) == count + 1 and groups.get("g0") is None
+    assert tables.published == []
+
+
+def test_a_list_changes_a_group_as_it_is_now(tables: Any, request_with: Any) -> None:
+    groups: Groups = tables.groups
+    listed = [SubscriptionGroupConfig(group_name=f"g{number}") for number in range(200)]
+    listed[0].attributes = {"-consume.rate.messages": ""}
+    groups.put(SubscriptionGroupConfig(group_name="g0", attributes={"consume.rate.messages": "5"}))
+
+    async def scenario() -> None:
+        body = SubscriptionGroupList(group_config_list=listed).encode()
+        command = UpdateAndCreateSubscriptionGroupList()
+        update = asyncio.create_task(groups.update_and_create_group_list(command, request_with(body)))
+        while not update.done():
+            groups.put(SubscriptionGroupConfig(group_name="g0"))
+            await asyncio.sleep(0)
+        with pytest.raises(Refused, match="it is not set"):
+            await update
+
+    asyncio.run(scenario())
+    assert groups.get("g1") is None

@@ -205,6 +205,12 @@ class ChangingPlane:
         self.changed: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
         self.loaded: dict[str, dict[int, int]] = {}
         self.resets: list[tuple[str, str, int, int]] = []
+        self.asked: list[tuple[str, dict[str, list[int]]]] = []
+        self.reset_fault: str | None = None
+
+    def check_resets(self, group: str, wanted: dict[str, list[int]]) -> str | None:
+        self.asked.append((group, wanted))
+        return self.reset_fault
 
     def take_changed_offsets(self) -> dict[str, tuple[dict[int, int], dict[int, int]]]:
         changed, self.changed = self.changed, {}
@@ -302,18 +308,13 @@ def test_nothing_is_remembered_of_offsets_that_were_removed(
     assert kept.offsets._parts == {}
 
 
-def test_resets_add_no_offsets_past_the_limit(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {("g", "t"): {0: 5}}
-    monkeypatch.setattr(
-        kept.plane, "offsets_of", lambda group, topic: known.get((group, topic), {}), raising=False
-    )
-    kept.persist(t_at_g=({0: 5}, {}))
-    kept.offsets.check_room("new", ["t"])
-    monkeypatch.setattr("metaq.broker.state.offsets.PARTS_MAX", 1)
-    kept.offsets.check_room("g", ["t"])
-    for group, topics in (("new", ["t"]), ("g", ["t", "u"])):
-        with pytest.raises(Refused, match="the limit is 1: delete unused groups"):
-            kept.offsets.check_room(group, topics)
+def test_the_data_plane_decides_about_all_offsets_of_a_reset_at_once(kept: Kept) -> None:
+    kept.offsets.check_room("g", {"t": {0: 5, 1: 7}, "u": {3: 0}})
+    assert kept.plane.asked == [("g", {"t": [0, 1], "u": [3]})]
+    kept.plane.reset_fault = "[OVERLOAD] the limit"
+    with pytest.raises(Refused, match="the limit") as raised:
+        kept.offsets.check_room("g", {"t": {0: 5}})
+    assert raised.value.code == 2
 
 
 def _full(*arguments: object) -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metaq._core import Clock
+from metaq.broker.requests.spaced_work import UPDATES_AT_ONCE
 from metaq.broker.state.attributes import altered, parsed
 from metaq.broker.state.topics import Topics
 from metaq.journal.journal import NotWritten
@@ -274,3 +275,33 @@ def test_a_new_topic_is_in_no_route_before_it_is_kept(tables: Any, monkeypatch: 
     # A changed topic keeps its place.
     topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
     assert topics.served().topic_config_table["orders"].read_queue_nums == 2
+
+
+def test_a_list_is_taken_whole_or_not_at_all_in_many_turns(make_tables: Callable[..., Any]) -> None:
+    count = len(make_tables().topics)
+    topics: Topics = make_tables(topics_max=count + 200).topics
+    checked: list[str] = []
+    topics._convert = lambda config: checked.append(config.topic_name)
+    listed = [TopicConfig(topic_name=f"t{number}") for number in range(200)]
+
+    async def take() -> list[int]:
+        update = asyncio.create_task(topics.update_all(listed))
+        by_turn, before = [], 0
+        while not update.done():
+            await asyncio.sleep(0)
+            by_turn.append(len(checked) - before)
+            before = len(checked)
+        await update
+        return by_turn
+
+    listed.append(TopicConfig(topic_name="bad", perm=99))
+    with pytest.raises(Refused, match="permission 99"):
+        asyncio.run(take())
+    listed[-1] = TopicConfig(topic_name="t200")
+    with pytest.raises(Refused, match="topics_max"):
+        asyncio.run(take())
+    assert len(topics) == count
+    listed.pop()
+    checked.clear()
+    assert max(asyncio.run(take())) <= UPDATES_AT_ONCE
+    assert len(topics) == count + 200

@@ -1,12 +1,14 @@
 use super::*;
 
+const LIMITS: OffsetLimits = OffsetLimits { pairs_max: 100, places_max: 200 };
+
 fn change(key: &str, committed: &[(i32, i64)], resets: &[(i32, i64)]) -> Change {
     (key.to_owned(), committed.iter().copied().collect(), resets.iter().copied().collect())
 }
 
 #[test]
 fn only_what_changed_is_taken() {
-    let offsets = Offsets::default();
+    let offsets = Offsets::new(LIMITS);
     offsets.load(HashMap::from([("t@g".to_owned(), Queues::from([(0, 5)]))]));
     assert_eq!(offsets.take_changed(), [], "what was loaded is on disk");
     offsets.commit("g", "t", 0, 5, 1);
@@ -25,7 +27,7 @@ fn only_what_changed_is_taken() {
 
 #[test]
 fn the_end_of_a_queue_is_looked_up_only_for_offsets_beyond_the_last_one() {
-    let offsets = Offsets::default();
+    let offsets = Offsets::new(LIMITS);
     let mut asked = 0;
     let mut commit = |committed_offset: i64, end: i64| {
         offsets.commit_within("g", "t", 0, committed_offset, HERE, || {
@@ -50,7 +52,7 @@ fn the_end_of_a_queue_is_looked_up_only_for_offsets_beyond_the_last_one() {
 
 #[test]
 fn offsets_are_found_by_group_and_by_topic_until_they_are_removed() {
-    let offsets = Offsets::default();
+    let offsets = Offsets::new(LIMITS);
     offsets.load(HashMap::from([("t@g".to_owned(), Queues::from([(0, 5)]))]));
     offsets.commit("g", "u", 1, 6, HERE);
     offsets.reset("h", "t", 0, 7);
@@ -72,7 +74,7 @@ fn names(text: &str) -> Vec<String> {
 
 #[test]
 fn commits_are_read_back_and_removed_by_group_or_topic() {
-    let offsets = Offsets::default();
+    let offsets = Offsets::new(LIMITS);
     offsets.commit("g", "t", 0, 5, 1);
     offsets.commit("g", "u", 1, 6, 1);
     offsets.commit("h", "t", 0, 7, 1);
@@ -95,7 +97,7 @@ fn pull(offsets: &Offsets, asked_offset: i64, peer: u64) -> ResetStep {
 
 #[test]
 fn a_reset_stands_against_commits_until_the_consumer_has_followed() {
-    let offsets = Offsets::default();
+    let offsets = Offsets::new(LIMITS);
     offsets.commit("g", "t", 0, 50, HERE);
     assert_eq!(pull(&offsets, 50, HERE), ResetStep::None);
     offsets.reset("g", "t", 0, 5);
@@ -123,7 +125,7 @@ fn a_reset_stands_against_commits_until_the_consumer_has_followed() {
 
 #[test]
 fn only_an_informed_consumer_ends_a_reset() {
-    let offsets = Offsets::default();
+    let offsets = Offsets::new(LIMITS);
     offsets.reset("g", "t", 0, 900);
     // It pulls from there by chance and holds older messages.
     assert_eq!(pull(&offsets, 900, HERE), ResetStep::Redirect(900));
@@ -150,7 +152,7 @@ fn only_an_informed_consumer_ends_a_reset() {
 
 #[test]
 fn a_reset_goes_with_its_group() {
-    let offsets = Offsets::default();
+    let offsets = Offsets::new(LIMITS);
     offsets.take_changed();
     offsets.reset("g", "t", 0, 5);
     assert_eq!(offsets.take_changed().len(), 1, "a reset to where the group is already counts too");
@@ -162,7 +164,7 @@ fn a_reset_goes_with_its_group() {
 
 #[test]
 fn there_is_a_limit_to_offsets_that_nobody_has_committed_yet() {
-    let offsets = Offsets::default();
+    let offsets = Offsets::new(LIMITS);
     let commit = |group: &str, queue_id, committed_offset| {
         offsets.commit_within(group, "t", queue_id, committed_offset, HERE, || Ok(9))
     };
@@ -170,7 +172,8 @@ fn there_is_a_limit_to_offsets_that_nobody_has_committed_yet() {
     for queue_id in 0..50 {
         assert_eq!(commit("g", queue_id, 0), Ok(true));
     }
-    assert_eq!(commit("g", 50, 0), Err(CommitFault::Full), "200 queues");
+    let refused = commit("g", 50, 0).unwrap_err();
+    assert!(remark(refused).contains("more than 200 queues, the limit (committed_offsets_max)"));
     assert!(!offsets.commit("g", "t", 50, 0, HERE));
     offsets.advance("g", "t", 50, 1);
     assert_eq!(offsets.get("g", "t", 50), None);
@@ -179,7 +182,68 @@ fn there_is_a_limit_to_offsets_that_nobody_has_committed_yet() {
     for number in 0..99 {
         assert_eq!(commit(&format!("g{number}"), 0, 0), Ok(true));
     }
-    assert_eq!(commit("one-more", 0, 0), Err(CommitFault::Full), "100 pairs");
+    let refused = commit("one-more", 0, 0).unwrap_err();
+    assert!(
+        remark(refused)
+            .contains("more than 100 pairs of a topic and a group, the limit (committed_pairs_max)")
+    );
     assert_eq!(commit("g", 51, 0), Ok(true), "another queue of a known pair");
     assert!(!offsets.table.read().topics_of_group.contains_key("one-more"), "nothing is kept of it");
+}
+
+fn remark(fault: CommitFault) -> String {
+    match fault {
+        CommitFault::Full(full) => full.to_string(),
+        CommitFault::Beyond(end) => format!("beyond {end}"),
+    }
+}
+
+fn queues(count: i32) -> Vec<i32> {
+    (0..count).collect()
+}
+
+#[test]
+fn resets_fill_a_part_of_the_offsets_and_leave_the_rest_to_commits() {
+    let offsets = Offsets::new(LIMITS);
+    let may_reset = |group: &str, topics: &[(&str, &[i32])]| {
+        offsets.check_resets(group, topics.iter().copied()).map_err(|full| full.to_string())
+    };
+    let reset = |group: &str, topic: &str, queues: &[i32]| {
+        queues.iter().for_each(|queue_id| offsets.reset(group, topic, *queue_id, 0));
+    };
+    let refused = may_reset("g", &[("t", &queues(26))]).unwrap_err();
+    assert!(refused.contains("the group would have committed offsets of more than 25 queues"), "{refused}");
+    assert!(refused.contains("(an eighth of committed_offsets_max)"), "{refused}");
+    let refused = may_reset("g", &[("t", &queues(13)), ("u", &queues(13))]).unwrap_err();
+    assert!(refused.contains("25 queues"), "all topics of the request count: {refused}");
+    for group in ["a", "b", "c", "d"] {
+        assert_eq!(may_reset(group, &[("t", &queues(25))]), Ok(()));
+        reset(group, "t", &queues(25));
+        assert!(may_reset(group, &[("u", &[0])]).is_err());
+    }
+    let refused = may_reset("e", &[("t", &[0])]).unwrap_err();
+    assert!(refused.contains("100 queues, the limit for resets and copies (half of committed_offsets_max)"));
+    assert_eq!(may_reset("a", &[("t", &queues(25))]), Ok(()), "what is there already may move");
+    assert_eq!(offsets.commit_within("e", "t", 0, 3, HERE, || Ok(9)), Ok(true), "consumers go on");
+    offsets.remove(Some("a"), None);
+    assert_eq!(may_reset("e", &[("t", &queues(24))]), Ok(()));
+    assert!(
+        may_reset("e", &[("t", &queues(26))]).is_err(),
+        "the one that was committed is in the group's share"
+    );
+}
+
+#[test]
+fn resets_fill_a_part_of_the_pairs_too() {
+    let offsets = Offsets::new(LIMITS);
+    let topics: Vec<String> = (0..13).map(|number| format!("t{number}")).collect();
+    let wanted: Vec<(&str, &[i32])> = topics.iter().map(|topic| (topic.as_str(), &[0][..])).collect();
+    let refused = offsets.check_resets("g", wanted.iter().copied()).unwrap_err().to_string();
+    assert!(refused.contains("more than 12 pairs") && refused.contains("an eighth of committed_pairs_max"));
+    assert!(offsets.check_resets("g", wanted[..12].iter().copied()).is_ok());
+    for number in 0..50 {
+        offsets.commit(&format!("g{number}"), "t", 0, 0, HERE);
+    }
+    let refused = offsets.check_resets("g", wanted[..1].iter().copied()).unwrap_err().to_string();
+    assert!(refused.contains("more than 50 pairs") && refused.contains("half of committed_pairs_max"));
 }
