@@ -562,4 +562,5 @@ impl Table {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;
