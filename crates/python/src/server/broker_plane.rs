@@ -153,9 +153,9 @@ impl BrokerPlane {
         self.inner.broker.offsets.groups_of(topic)
     }
 
-    fn take_changed_offsets(&self) -> ChangedOffsets {
-        let changes = self.inner.broker.offsets.take_changed();
-        changes.into_iter().map(|(key, committed, resets)| (key, (committed, resets))).collect()
+    fn take_changed_offsets(&self) -> (ChangedOffsets, bool) {
+        let (changes, is_more) = self.inner.broker.offsets.take_some_changed();
+        (changes.into_iter().map(|(key, committed, resets)| (key, (committed, resets))).collect(), is_more)
     }
 
     fn check_resets(

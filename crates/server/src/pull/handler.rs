@@ -20,7 +20,7 @@ use crate::pull::expressions::Expressions;
 use crate::pull::function::{is_function, is_unjudged, without_candidates};
 use crate::pull::function_lines::FunctionLines;
 use crate::pull::held_pulls::Holds;
-use crate::pull::offsets::{Offsets, ResetStep};
+use crate::pull::offsets::{Committer, Offsets, ResetStep};
 use crate::pull::signs_of_life::SignsOfLife;
 use crate::pull::visible_end::VisibleEnd;
 use crate::settings::PullSettings;
@@ -186,7 +186,8 @@ impl Puller {
         if self.is_replica {
             self.offsets.advance(group, topic, header.queue_id, committed_offset);
         } else {
-            let _ignored = self.offsets.commit(group, topic, header.queue_id, committed_offset, peer.id);
+            let by = Committer { peer: peer.id, network: peer.network };
+            let _ignored = self.offsets.commit(group, topic, header.queue_id, committed_offset, by);
         }
     }
 

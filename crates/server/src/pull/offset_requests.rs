@@ -10,7 +10,7 @@ use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome, Refusal};
 use crate::policy::{Group, Policy, Topic};
 use crate::pull::admit::{closed_group, closed_topic};
-use crate::pull::offsets::{CommitFault, Offsets};
+use crate::pull::offsets::{CommitFault, Committer, Offsets};
 use crate::pull::signs_of_life::SignsOfLife;
 use crate::pull::visible_end::VisibleEnd;
 
@@ -124,7 +124,8 @@ impl OffsetRequests {
             return ask.done(answers);
         }
         let end = || self.visible_end.check(&header.topic, queue_id, committed_offset);
-        match self.offsets.commit_within(group, &header.topic, queue_id, committed_offset, ask.peer.id, end) {
+        let by = Committer { peer: ask.peer.id, network: ask.peer.network };
+        match self.offsets.commit_within(group, &header.topic, queue_id, committed_offset, by, end) {
             Ok(true) => ask.done(answers),
             Ok(false) => ask.done_with(answers, PREVIOUSLY_RESET),
             Err(CommitFault::Full(full)) => {

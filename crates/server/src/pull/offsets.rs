@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 
 use self::room::{Extent, Full, Share};
 use crate::settings::OffsetLimits;
+use crate::transaction::shares::NameKey;
 
 mod room;
 
@@ -19,6 +20,18 @@ type Names = HashMap<String, BTreeSet<String>, RandomState>;
 
 /// Connections that a reset remembers. A connection that it forgets is sent to the new offset once more.
 const INFORMED_MAX: usize = 16;
+
+/// Keys that are taken at once for the disk. Pulls and commits wait meanwhile.
+const TAKEN_AT_ONCE: usize = 1_000;
+
+/// Who commits an offset.
+#[derive(Clone, Copy, Debug)]
+pub struct Committer {
+    /// The connection.
+    pub peer: u64,
+    /// Its address.
+    pub network: NameKey,
+}
 
 /// Why an offset was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +111,10 @@ struct Table {
     resets: HashMap<String, BTreeMap<i32, Reset>, RandomState>,
     /// The keys that changed since Python last took them. Removed ones and resets may be here twice.
     changed: Vec<String>,
+    /// Those of them that are being taken.
+    taking: Vec<String>,
+    /// Offsets that clients at one address have added since the start.
+    added_by: HashMap<NameKey, Extent, RandomState>,
     topics_of_group: HashMap<String, OfGroup, RandomState>,
     groups_of_topic: Names,
     /// The queues of all keys.
@@ -161,12 +178,20 @@ impl Offsets {
     /// Commits an offset for a consumer. While a reset is open, commits are ignored: they are from before it. Only the
     /// new offset itself, from an informed consumer, ends the reset: such a consumer may read from a replica, and never
     /// pull here. False if the commit was ignored.
-    pub fn commit(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64, peer: u64) -> bool {
+    pub fn commit(
+        &self,
+        group: &str,
+        topic: &str,
+        queue_id: i32,
+        committed_offset: i64,
+        by: impl Into<Committer>,
+    ) -> bool {
+        let by = by.into();
         KEY.with_borrow_mut(|key| {
             key.clear();
             write_key(key, group, topic);
-            self.commit_known(key, queue_id, committed_offset, true, peer).unwrap_or_else(|| {
-                self.commit_seen(key, queue_id, committed_offset, None, peer).unwrap_or(false)
+            self.commit_known(key, queue_id, committed_offset, true, by.peer).unwrap_or_else(|| {
+                self.commit_seen(key, queue_id, committed_offset, None, by).unwrap_or(false)
             })
         })
     }
@@ -177,15 +202,20 @@ impl Offsets {
         queue_id: i32,
         committed_offset: i64,
         end_seen: Option<i64>,
-        peer: u64,
+        by: Committer,
     ) -> Result<bool, CommitFault> {
         let mut table = self.table.write();
-        match self.heed_reset(&mut table, key, queue_id, committed_offset, peer) {
+        match self.heed_reset(&mut table, key, queue_id, committed_offset, by.peer) {
             ResetStep::Redirect(_) => return Ok(false),
             ResetStep::Ended => {}
             ResetStep::None => {
-                table.check_room(key, queue_id).map_err(CommitFault::Full)?;
+                let new = table.new_extent(key, queue_id);
+                table
+                    .check_room(new)
+                    .and_then(|()| table.check_share(new, by.network))
+                    .map_err(CommitFault::Full)?;
                 table.put_seen(key, queue_id, committed_offset, end_seen);
+                table.note_added(new, by.network);
             }
         }
         Ok(true)
@@ -226,19 +256,20 @@ impl Offsets {
         topic: &str,
         queue_id: i32,
         committed_offset: i64,
-        peer: u64,
+        by: impl Into<Committer>,
         end: impl FnOnce() -> Result<i64, i64>,
     ) -> Result<bool, CommitFault> {
+        let by = by.into();
         KEY.with_borrow_mut(|key| {
             key.clear();
             write_key(key, group, topic);
-            if let Some(is_taken) = self.commit_known(key, queue_id, committed_offset, false, peer) {
+            if let Some(is_taken) = self.commit_known(key, queue_id, committed_offset, false, by.peer) {
                 return Ok(is_taken);
             }
             // The store may have to look on the disk, so nobody may wait for it.
             let end_seen =
                 if committed_offset == 0 { None } else { Some(end().map_err(CommitFault::Beyond)?) };
-            self.commit_seen(key, queue_id, committed_offset, end_seen, peer)
+            self.commit_seen(key, queue_id, committed_offset, end_seen, by)
         })
     }
 
@@ -279,7 +310,8 @@ impl Offsets {
         let mut table = self.table.write();
         let known = table.committed.get(&key).and_then(|committed| committed.queues.get(&queue_id));
         let is_later = known.is_none_or(|known| known.committed_offset < committed_offset);
-        if is_later && !table.is_reset(&key, queue_id) && table.check_room(&key, queue_id).is_ok() {
+        let has_room = || table.check_room(table.new_extent(&key, queue_id)).is_ok();
+        if is_later && !table.is_reset(&key, queue_id) && has_room() {
             table.put(&key, queue_id, committed_offset);
         }
     }
@@ -361,11 +393,27 @@ impl Offsets {
     /// Takes the keys that changed since the last call, each with its offsets and its open resets as they are now. A key
     /// without either was removed. Resets must survive a restart, or a late commit would undo them.
     pub fn take_changed(&self) -> Vec<Change> {
-        let mut table = self.table.write();
-        let mut keys = mem::take(&mut table.changed);
+        let mut changes = Vec::new();
+        while {
+            let (some, is_more) = self.take_some_changed();
+            changes.extend(some);
+            is_more
+        } {}
+        changes
+    }
+
+    /// The same in parts, so that nobody waits for all of them: call it until it says that there are no more. Keys that
+    /// change in between belong to the next round.
+    pub fn take_some_changed(&self) -> (Vec<Change>, bool) {
+        let table = &mut *self.table.write();
+        if table.taking.is_empty() {
+            table.taking = mem::take(&mut table.changed);
+        }
+        let rest = table.taking.len().saturating_sub(TAKEN_AT_ONCE);
+        let mut keys = table.taking.split_off(rest);
         keys.sort_unstable();
         keys.dedup();
-        keys.into_iter().map(|key| table.take(key)).collect()
+        (keys.into_iter().map(|key| table.take(key)).collect(), rest > 0)
     }
 
     pub fn load(&self, offsets: HashMap<String, Queues>) {
@@ -487,23 +535,40 @@ impl Table {
         }
     }
 
-    /// Whether there is room for the offset of a queue, which may be committed already.
-    fn check_room(&self, key: &str, queue_id: i32) -> Result<(), Full> {
-        if self.places < self.limits.places_max && self.committed.len() < self.limits.pairs_max {
-            return Ok(());
-        }
+    fn all(&self) -> Extent {
+        Extent { pairs: self.committed.len(), places: self.places }
+    }
+
+    /// What the offset of a queue would add.
+    fn new_extent(&self, key: &str, queue_id: i32) -> Extent {
         let known = self.committed.get(key);
-        if known.is_some_and(|committed| committed.queues.contains_key(&queue_id)) {
+        let has_place = known.is_some_and(|committed| committed.queues.contains_key(&queue_id));
+        Extent { pairs: usize::from(known.is_none()), places: usize::from(!has_place) }
+    }
+
+    fn check_room(&self, new: Extent) -> Result<(), Full> {
+        self.all().check(new, &self.limits, Share::All)
+    }
+
+    /// Whether an address has its share of the offsets. While half of them are free, nobody asks.
+    fn check_share(&self, new: Extent, network: NameKey) -> Result<(), Full> {
+        if self.all().check(new, &self.limits, Share::Address).is_ok() {
             return Ok(());
         }
-        let new = Extent { pairs: usize::from(known.is_none()), places: 1 };
-        let all = Extent { pairs: self.committed.len(), places: self.places };
-        all.check(new, &self.limits, Share::All)
+        let own = self.added_by.get(&network).copied().unwrap_or_default();
+        own.check(new, &self.limits, Share::Address)
+    }
+
+    fn note_added(&mut self, new: Extent, network: NameKey) {
+        if new != Extent::default() {
+            let own = self.added_by.entry(network).or_default();
+            own.pairs += new.pairs;
+            own.places += new.places;
+        }
     }
 
     fn check_room_for_resets(&self, group: &str, new: Extent) -> Result<(), Full> {
-        let all = Extent { pairs: self.committed.len(), places: self.places };
-        all.check(new, &self.limits, Share::Resets)?;
+        self.all().check(new, &self.limits, Share::Resets)?;
         let of_group = self.topics_of_group.get(group).map_or_else(Extent::default, |of_group| Extent {
             pairs: of_group.topics.len(),
             places: of_group.places,
@@ -558,6 +623,14 @@ impl Table {
             queues.iter().map(|(queue_id, reset)| (*queue_id, reset.queue_offset)).collect()
         });
         (key, committed, resets)
+    }
+}
+
+#[cfg(test)]
+impl From<u64> for Committer {
+    /// Each connection has an address of its own.
+    fn from(peer: u64) -> Self {
+        Committer { peer, network: NameKey::numbered(peer) }
     }
 }
 

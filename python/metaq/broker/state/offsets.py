@@ -7,8 +7,9 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
@@ -35,6 +36,8 @@ commit to one queue of many does not write all of them."""
 RESETS = "resets"
 """In the journal, with the same keys: the resets that consumers have not followed yet."""
 PART_QUEUES = 64
+WRITTEN_AT_ONCE = 1_000
+"""Keys that the journal writes together, while the event loop waits."""
 QUEUE_BYTES = 8
 """About the size of a queue in the table for replicas."""
 RECORD_BYTES_MIN = 91
@@ -103,35 +106,50 @@ class Offsets:
     async def persist(self) -> bool:
         """Writes what has changed since the last time; False if nothing has."""
         async with self._writing:
-            taken, changes = await asyncio.to_thread(self._take_changes)
-            if not changes:
-                return False
-            version = self._data_version.next(self._clock.now_ms())
-            try:
-                await self._journal.write([*changes, (VERSIONS, OFFSETS, version.encode())])
-            except BaseException:
-                with self._collecting:
-                    self._unwritten = taken | self._unwritten
-                raise
-            self._data_version = version
-            for key, (committed, resets) in taken.items():
-                if not committed and not resets:
-                    self._parts.pop(key, None)
-            return True
+            await asyncio.to_thread(self.collect)
+            has_written = False
+            for _ in range(-(-len(self._unwritten) // WRITTEN_AT_ONCE)):
+                has_written |= await self._write_some()
+            return has_written
+
+    async def _write_some(self) -> bool:
+        taken, changes = await asyncio.to_thread(self._take_changes)
+        if not changes:
+            return False
+        version = self._data_version.next(self._clock.now_ms())
+        try:
+            await self._journal.write([*changes, (VERSIONS, OFFSETS, version.encode())])
+        except BaseException:
+            with self._collecting:
+                self._unwritten = taken | self._unwritten
+            raise
+        self._data_version = version
+        for key, (committed, resets) in taken.items():
+            if not committed and not resets:
+                self._parts.pop(key, None)
+        return True
 
     def collect(self) -> None:
         """Takes over the changes since the last time, to be written later. The cost follows the changes, not
         the size of the table. Call it in a thread."""
         with self._collecting:
-            changed = self._plane.take_changed_offsets()
-            self._unwritten.update(changed)
-            if self._watch is not None:
-                self._watch({key: committed for key, (committed, _) in changed.items()})
+            for changed in self._taken():
+                self._unwritten.update(changed)
+                if self._watch is not None:
+                    self._watch({key: committed for key, (committed, _) in changed.items()})
+
+    def _taken(self) -> Iterator[Mapping[str, _Changed]]:
+        """The changes of the data plane in parts: commits wait while it puts one together."""
+        is_more = True
+        while is_more:
+            changed, is_more = self._plane.take_changed_offsets()
+            yield changed
 
     def _take_changes(self) -> tuple[dict[str, _Changed], list[Change]]:
-        self.collect()
         with self._collecting:
-            taken, self._unwritten = self._unwritten, {}
+            taken = dict(islice(self._unwritten.items(), WRITTEN_AT_ONCE))
+            for key in taken:
+                del self._unwritten[key]
         changes: list[Change] = []
         for key, (committed, resets) in taken.items():
             parts = max(self._parts.get(key, 1), _part_count(committed))
@@ -156,7 +174,8 @@ class Offsets:
         """Returns (group, topic, queue, offset) for every offset that was committed here while there was no
         master, and that is higher than the master's."""
         found: list[tuple[str, str, int, int]] = []
-        for key, (committed, _) in self._plane.take_changed_offsets().items():
+        changes = (change for changed in self._taken() for change in changed.items())
+        for key, (committed, _) in changes:
             topic, group = topic_and_group(key)
             for queue_id, committed_offset in committed.items():
                 part = self._journal.get(OFFSETS, f"{key}@{queue_id // PART_QUEUES}")

@@ -212,9 +212,9 @@ class ChangingPlane:
         self.asked.append((group, wanted))
         return self.reset_fault
 
-    def take_changed_offsets(self) -> dict[str, tuple[dict[int, int], dict[int, int]]]:
+    def take_changed_offsets(self) -> tuple[dict[str, tuple[dict[int, int], dict[int, int]]], bool]:
         changed, self.changed = self.changed, {}
-        return changed
+        return changed, False
 
     def load_offsets(self, offsets: dict[str, dict[int, int]]) -> None:
         self.loaded = offsets

@@ -16,6 +16,8 @@ pub(super) struct Extent {
 pub(super) enum Share {
     /// Consumers that commit.
     All,
+    /// Those that have committed from one address.
+    Address,
     /// Resets and copies. One short request makes thousands of offsets, and consumers must still be able to commit.
     Resets,
     /// Resets and copies, with the offsets of one group.
@@ -52,7 +54,7 @@ impl Share {
     fn divisor(self) -> usize {
         match self {
             Share::All => 1,
-            Share::Resets => 2,
+            Share::Address | Share::Resets => 2,
             Share::ResetsOfGroup => 8,
         }
     }
@@ -61,10 +63,15 @@ impl Share {
 impl Display for Full {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         let Full { setting, what, max, share } = self;
-        let whose = if *share == Share::ResetsOfGroup { "the group" } else { "this broker" };
+        let whose = match share {
+            Share::All | Share::Resets => "this broker",
+            Share::Address => "this address",
+            Share::ResetsOfGroup => "the group",
+        };
         write!(out, "[OVERLOAD] {whose} would have committed offsets of more than {max} {what}, ")?;
         match share {
             Share::All => write!(out, "the limit ({setting})")?,
+            Share::Address => write!(out, "the limit for commits from one address (half of {setting})")?,
             Share::Resets => write!(out, "the limit for resets and copies (half of {setting})")?,
             Share::ResetsOfGroup => {
                 write!(out, "the limit for resets and copies of one group (an eighth of {setting})")?;

@@ -180,7 +180,8 @@ fn there_is_a_limit_to_offsets_that_nobody_has_committed_yet() {
     assert_eq!((commit("g", 49, 3), commit("loaded", 7, 9)), (Ok(true), Ok(true)), "known ones go on");
     offsets.remove(Some("loaded"), None);
     for number in 0..99 {
-        assert_eq!(commit(&format!("g{number}"), 0, 0), Ok(true));
+        let group = format!("g{number}");
+        assert_eq!(offsets.commit_within(&group, "t", 0, 0, number, || Ok(9)), Ok(true));
     }
     let refused = commit("one-more", 0, 0).unwrap_err();
     assert!(
@@ -246,4 +247,46 @@ fn resets_fill_a_part_of_the_pairs_too() {
     }
     let refused = offsets.check_resets("g", wanted[..1].iter().copied()).unwrap_err().to_string();
     assert!(refused.contains("more than 50 pairs") && refused.contains("half of committed_pairs_max"));
+}
+
+#[test]
+fn one_address_does_not_use_up_the_offsets_that_all_need() {
+    let offsets = Offsets::new(LIMITS);
+    let commit = |group: &str, queue_id, peer: u64| {
+        offsets.commit_within(group, "t", queue_id, 0, peer, || Ok(0)).map_err(|fault| match fault {
+            CommitFault::Full(full) => full.to_string(),
+            CommitFault::Beyond(_) => String::new(),
+        })
+    };
+    let taken = (0..LIMITS.places_max as i32).take_while(|queue_id| commit("a", *queue_id, 1).is_ok());
+    assert_eq!(taken.count(), LIMITS.places_max / 2);
+    let refused = commit("b", 0, 1).unwrap_err();
+    assert!(
+        refused.contains("this address") && refused.contains("half of committed_offsets_max"),
+        "{refused}"
+    );
+    assert!(commit("a", 0, 1).is_ok(), "what is known goes on");
+    let taken = (0..LIMITS.places_max as i32).take_while(|queue_id| commit("b", *queue_id, 2).is_ok());
+    assert_eq!(taken.count(), LIMITS.places_max / 2);
+    assert!(commit("c", 0, 3).unwrap_err().contains("the limit (committed_offsets_max)"));
+}
+
+#[test]
+fn changes_are_taken_in_parts_and_each_of_them_once() {
+    let limits = OffsetLimits { pairs_max: 10_000, places_max: 10_000 };
+    let offsets = Offsets::new(limits);
+    let count = TAKEN_AT_ONCE * 2 + 1;
+    for number in 0..count {
+        offsets.commit(&format!("g{number}"), "t", 0, 1, 1);
+    }
+    let mut keys = BTreeSet::new();
+    for part in 0..3 {
+        let (changes, is_more) = offsets.take_some_changed();
+        assert!(changes.len() <= TAKEN_AT_ONCE);
+        assert_eq!(is_more, part < 2, "what changes in between belongs to the next round");
+        keys.extend(changes.into_iter().map(|(key, ..)| key));
+        offsets.commit("new", "t", part, 1, 1);
+    }
+    assert_eq!(keys.len(), count);
+    assert_eq!(offsets.take_changed(), [change("t@new", &[(0, 1), (1, 1), (2, 1)], &[])]);
 }
