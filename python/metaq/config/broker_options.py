@@ -220,6 +220,12 @@ BROKER = section(
         "Where requests about delayed messages and open transactions may come from; local is this machine.",
     ),
     ("topics_max", Number(1, 1_000_000), 100_000, "Topics of the broker at most."),
+    (
+        "topics_reserved_percent",
+        Number(0, 90),
+        25,
+        "Share of topics_max that is kept for the retry topics and dead-letter topics of groups.",
+    ),
     ("groups_max", Number(1, 1_000_000), 100_000, "Consumer groups of the broker at most."),
     ("clients_per_group_max", Number(1), 5_000, "Clients that are connected in one group at most."),
     (

@@ -41,6 +41,7 @@ from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.body_reading import is_short, read_body
 from metaq.protocol.handling.bounded_answer import BoundedAnswer
+from metaq.protocol.handling.peer_log import peer_log
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
@@ -135,9 +136,7 @@ class Heartbeats:
             if not is_known:
                 groups_made.append(data.group_name)
             is_ordered = None if heartbeat.without_sub else self._is_ordered(data)
-            if self._topics.ensure_retry_topic(
-                data.group_name, max(group.retry_queue_nums, 1), order=is_ordered
-            ):
+            if self._ensure_retry_topic(group, is_ordered, request):
                 topics_made.append(names.retry_topic(data.group_name))
             subscriptions_wanted |= self._take_consumer(data, heartbeat, request)
         for producer in heartbeat.producer_data_set:
@@ -155,6 +154,28 @@ class Heartbeats:
             return self._groups.find_or_create(name)
         except Refused:
             return None  # There are too many groups. The other groups of the client go on.
+
+    def _ensure_retry_topic(
+        self, group: SubscriptionGroupConfig, is_ordered: bool | None, request: Request
+    ) -> bool:
+        """Whether the group's retry topic was made or changed. Without room for it, the client is taken all
+        the same, and each of its heartbeats tries again."""
+        name, queues = group.group_name, max(group.retry_queue_nums, 1)
+        try:
+            return self._topics.ensure_retry_topic(name, queues, order=is_ordered) is not None
+        except Refused as error:
+            # Once for a member: its next heartbeats say nothing new.
+            if name not in self._clients.groups_of(request.connection)[0]:
+                peer_log.write(
+                    _log,
+                    logging.WARNING,
+                    request.remote,
+                    "group %s of the client at %s has no retry topic: %s",
+                    name,
+                    request.remote,
+                    error.remark,
+                )
+            return False
 
     def _take_consumer(self, data: ConsumerData, heartbeat: HeartbeatData, request: Request) -> bool:
         """True if the client's next heartbeat must be a full one."""

@@ -308,6 +308,25 @@ def test_connections_are_described(desk: Desk, request_with: Any) -> None:
         producers_of("x")
 
 
+def test_a_client_is_taken_although_there_is_no_room_for_its_retry_topic(
+    make_desk: Callable[..., Desk], make_tables: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = make_desk(topics_max=len(make_tables().topics))
+    for _ in range(3):
+        answer = desk.beat(OLD_CLIENTS_BODY)
+        assert answer.header()["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+    assert desk.clients.consumer_group("billing") is not None
+    assert desk.clients.producers("CLIENT_INNER_PRODUCER")
+    assert "%RETRY%billing" not in desk.tables.topics
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1 and "group billing" in told[0] and "topics_max" in told[0]
+    # The next heartbeat after some topic was deleted makes it.
+    desk.tables.topics.remove("BenchmarkTest")
+    desk.beat(OLD_CLIENTS_BODY)
+    assert "%RETRY%billing" in desk.tables.topics
+    assert desk.tables.published == ["billing", "%RETRY%billing"]
+
+
 def test_filters_that_are_not_understood_are_told_early(desk: Desk, request_with: Any) -> None:
     def check(expression_type: str, expression: str = "a > 1") -> None:
         body = CheckClientRequestBody(
