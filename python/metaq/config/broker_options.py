@@ -253,6 +253,12 @@ BROKER = section(
         "Memory for the groups and subscriptions of all clients.",
     ),
     (
+        "clients_bytes_per_address_max",
+        Bytes(64 * KIB, 64 * GIB),
+        64 * MIB,
+        "The same for the clients of one address, which have at most half of clients_bytes_max.",
+    ),
+    (
         "queue_locks_max",
         Number(100, 10_000_000),
         50_000,

@@ -95,6 +95,7 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
             bytes_per_client_max=config["client_bytes_max"],
             bytes_per_group_max=config["group_clients_bytes_max"],
             bytes_max=config["clients_bytes_max"],
+            bytes_per_address_max=config["clients_bytes_per_address_max"],
         ),
         locks=LockLimits(
             total_max=config["queue_locks_max"], per_connection_max=config["queue_locks_per_connection_max"]

@@ -129,7 +129,7 @@ class Heartbeats:
         for data in heartbeat.consumer_data_set:
             is_known = self._groups.get(data.group_name) is not None
             if not heartbeat.without_sub:
-                self._clients.check_room(data, request.connection)
+                self._clients.check_room(data, request.connection, request.remote)
             group = self._find_or_create(data.group_name)
             if group is None:
                 continue  # The answers to its pulls explain the problem to the client.
@@ -281,13 +281,18 @@ class Heartbeats:
 
     @handles(GetAllProducerInfo)
     async def get_all_producer_info(self, command: GetAllProducerInfo, request: Request) -> Response:
-        members = {group: self._clients.producers(group) for group in self._clients.producer_groups()}
+        clients = self._clients
 
         def encode() -> bytes:
+            groups, members = clients.producer_lines()
+            # Refused before anything is copied. What is collected counts again: the table may grow meanwhile.
+            BoundedAnswer(GetAllProducerInfo).add(members * MEMBER_BYTES, lines=groups + members)
             answer = BoundedAnswer(GetAllProducerInfo)
             data = {
-                group: [_producer(member) for member in answer.counted(of_group, MEMBER_BYTES)]
-                for group, of_group in answer.counted(members.items())
+                group: [
+                    _producer(member) for member in answer.counted(clients.producers(group), MEMBER_BYTES)
+                ]
+                for group in answer.counted(clients.producer_groups())
             }
             return answer.encoded(ProducerTable(data=data))
 

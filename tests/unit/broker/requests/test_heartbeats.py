@@ -25,11 +25,14 @@ from metaq.protocol.bodies import (
     HeartbeatData,
     ProducerConnection,
     ProducerData,
+    ProducerTable,
     SubscriptionData,
     TopicConfig,
 )
+from metaq.protocol.command import AnswerMax
 from metaq.protocol.commands.clients import (
     CheckClientConfig,
+    GetAllProducerInfo,
     GetConsumerConnectionList,
     GetConsumerListByGroup,
     GetProducerConnectionList,
@@ -306,6 +309,40 @@ def test_connections_are_described(desk: Desk, request_with: Any) -> None:
     assert [entry.client_addr for entry in found.connection_set] == ["127.0.0.1:50000"]
     with pytest.raises(Refused, match="no producer"):
         producers_of("x")
+
+
+def test_a_list_of_all_producers_is_counted_before_it_is_collected_on_a_thread(
+    desk: Desk, request_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected_on: list[threading.Thread] = []
+
+    def note(name: str) -> None:
+        collect = getattr(desk.clients, name)
+
+        def noting(*arguments: Any) -> Any:
+            collected_on.append(threading.current_thread())
+            return collect(*arguments)
+
+        monkeypatch.setattr(desk.clients, name, noting)
+
+    def ask() -> ProducerTable:
+        request = request_with()
+        answer = asyncio.run(desk.heartbeats.get_all_producer_info(GetAllProducerInfo(), request))
+        return ProducerTable.decode(answer.body)
+
+    monkeypatch.setattr(GetAllProducerInfo, "answer_max", AnswerMax(lines=30))
+    for connection in (1, 2):
+        body = HeartbeatData(client_id="c", producer_data_set=producers(0, 10)).encode()
+        desk.beat(body, connection)
+    note("producer_groups")
+    note("producers")
+    assert {group: len(found) for group, found in ask().data.items()} == {f"p{n}": 2 for n in range(10)}
+    assert len(collected_on) == 11 and threading.main_thread() not in collected_on
+    collected_on.clear()
+    desk.beat(HeartbeatData(client_id="c", producer_data_set=producers(0, 11)).encode())
+    with pytest.raises(Refused, match="32 lines or more, the limit is 30 lines"):
+        ask()
+    assert collected_on == []
 
 
 def test_a_client_is_taken_although_there_is_no_room_for_its_retry_topic(
