@@ -413,8 +413,9 @@ class BrokerPlane:
     def groups_of_topic(self, topic: str) -> list[str]:
         """The groups that have committed offsets in the topic, in order."""
     def take_changed_offsets(self) -> tuple[dict[str, tuple[dict[int, int], dict[int, int]]], bool]:
-        """Some of the `topic@group` keys that have changed, and whether there are more. Each has its committed
-        offsets by queue and the resets that its consumers have not followed yet; a removed key has neither."""
+        """Some of the `topic@group` keys that have changed, and whether there are more. Each has its
+        committed offsets by queue and the resets that its consumers have not followed yet; a removed key has
+        neither."""
     def check_resets(self, group: str, wanted: Mapping[str, Sequence[int]]) -> str | None:
         """Returns why a reset or a copy may not set the offsets of these queues of the group, by topic; None
         if it may. Ask for all of them before the first `reset_offset`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -151,10 +152,16 @@ class Client:
 
 @asynccontextmanager
 async def connected(
-    address: str, client_id: str = "client", *, binary: bool = False
+    address: str, client_id: str = "client", *, binary: bool = False, source: str | None = None
 ) -> AsyncIterator[Client]:
+    """`source` is the loopback address to connect from, such as 127.0.0.9: a machine of its own."""
     told: list[Frame] = []
-    connection = await Connection.open(address, on_request=told.append, binary=binary)
+    if source is None:
+        connection = await Connection.open(address, on_request=told.append, binary=binary)
+    else:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), local_addr=(source, 0))
+        connection = Connection(address, reader, writer, on_request=told.append, binary=binary)
     try:
         yield Client(connection, client_id, told)
     finally:

@@ -50,6 +50,8 @@ class BrokerOptions:
     topic by no more than this, and those after it not at all."""
     topics_max: int = 100_000
     """All of them go to a name server in one frame, whose size is limited."""
+    topics_reserved_percent: int = 25
+    """The share of `topics_max` that only retry topics and dead-letter topics of groups may fill."""
     groups_max: int = 100_000
     clients: ClientLimits = field(default_factory=ClientLimits)
     locks: LockLimits = field(default_factory=LockLimits)

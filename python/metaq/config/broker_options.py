@@ -230,6 +230,12 @@ BROKER = section(
         "Where requests about delayed messages and open transactions may come from; local is this machine.",
     ),
     ("topics_max", Number(1, 1_000_000), 100_000, "Topics of the broker at most."),
+    (
+        "topics_reserved_percent",
+        Number(0, 90),
+        25,
+        "Share of topics_max that is kept for the retry topics and dead-letter topics of groups.",
+    ),
     ("groups_max", Number(1, 1_000_000), 100_000, "Consumer groups of the broker at most."),
     (
         "committed_offsets_max",
@@ -265,6 +271,12 @@ BROKER = section(
         Bytes(MIB, 64 * GIB),
         128 * MIB,
         "Memory for the groups and subscriptions of all clients.",
+    ),
+    (
+        "clients_bytes_per_address_max",
+        Bytes(64 * KIB, 64 * GIB),
+        64 * MIB,
+        "The same for the clients of one address, which have at most half of clients_bytes_max.",
     ),
     (
         "queue_locks_max",

@@ -87,6 +87,7 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         register_wait_s=config["register_wait_s"],
         announce_timeout_s=config["announce_timeout_s"],
         topics_max=config["topics_max"],
+        topics_reserved_percent=config["topics_reserved_percent"],
         groups_max=config["groups_max"],
         clients=ClientLimits(
             clients_per_group_max=config["clients_per_group_max"],
@@ -94,6 +95,7 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
             bytes_per_client_max=config["client_bytes_max"],
             bytes_per_group_max=config["group_clients_bytes_max"],
             bytes_max=config["clients_bytes_max"],
+            bytes_per_address_max=config["clients_bytes_per_address_max"],
         ),
         locks=LockLimits(
             total_max=config["queue_locks_max"], per_connection_max=config["queue_locks_per_connection_max"]

@@ -123,12 +123,12 @@ _ALL: list[Option] = [
         (
             "questions_max",
             Number(1),
-            "Requests that may wait for the answer of another client, such as replies and relays of tools.",
+            "Requests that may wait for another client, such as replies; one address may have half of them.",
         ),
         (
             "questions_bytes_max",
             Bytes(MIB, 16 * GIB),
-            "Bytes of requests that may wait for the answer of another client.",
+            "Bytes of requests that may wait for another client; one address may have half of them.",
         ),
         (
             "questions_per_connection_max",

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from metaq.nameserver.brokers import source_of
 from metaq.nameserver.route_table import RouteTable
 from metaq.protocol.bodies import TopicRouteData
 from metaq.protocol.commands.routes import GetRouteInfoByTopic
 from metaq.protocol.dispatch import Request
 from metaq.protocol.handling.bounded_answer import BoundedAnswer
+from metaq.protocol.handling.local_peers import source_of
 from metaq.protocol.names import MASTER_ID
 from metaq.settings import MIB
 from metaq.work_pools import WorkPool

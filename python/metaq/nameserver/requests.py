@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from metaq._core import Clock
-from metaq.nameserver.brokers import Broker, Registration, source_of
+from metaq.nameserver.brokers import Broker, Registration
 from metaq.nameserver.key_values import ORDER_TOPIC_CONFIG, KeyValues
 from metaq.nameserver.long_routes import BROKERS_MAX, LongRoutes, Question, keep_zone
 from metaq.nameserver.options import Options
@@ -56,6 +56,7 @@ from metaq.protocol.commands.routes import (
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused
 from metaq.protocol.handling.bounded_answer import BoundedAnswer
+from metaq.protocol.handling.local_peers import source_of
 from metaq.protocol.handling.operator_requests import OperatorSources, is_welcome
 from metaq.remoting import check_endpoint
 from metaq.work_pools import WorkPool

@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Final, cast
 
-from metaq.nameserver.brokers import Broker, Registration, Replicas, source_of
+from metaq.nameserver.brokers import Broker, Registration, Replicas
 from metaq.nameserver.claims import (
     EPOCH_MAX,
     Claims,
@@ -38,6 +38,7 @@ from metaq.protocol.bodies import (
 )
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.local_peers import source_of
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.names import MASTER_ID, MEMBERS_TOPIC_PREFIX
 from metaq.settings import NameServerSettings

@@ -67,15 +67,17 @@ class Housekeeping:
             locks.shift_time(drift_ms)
         for report in self._node.store.take_reports():
             _log.warning("store: %s", report)
-        for member in clients.remove_expired():
-            peer_log.write(
-                _log,
-                logging.WARNING,
-                member.remote,
-                "client %s (%s) was silent for too long",
-                member.client_id,
-                member.remote,
-            )
+        for expired in clients.remove_expired():
+            for member in expired:
+                peer_log.write(
+                    _log,
+                    logging.WARNING,
+                    member.remote,
+                    "client %s (%s) was silent for too long",
+                    member.client_id,
+                    member.remote,
+                )
+            await asyncio.sleep(0)
         locks.forget_expired()
 
     async def persist_offsets(self) -> None:

@@ -12,7 +12,7 @@ from metaq import __version__
 from metaq._core import BrokerPlane
 from metaq.broker.node import Node
 from metaq.broker.requests.heartbeats import language_name
-from metaq.broker.requests.spaced_work import letting_others_run
+from metaq.broker.requests.spaced_work import letting_others_run, sorted_in_steps
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import ConsumerGroup, Member
 from metaq.monitoring.readiness import registration_fault
@@ -222,8 +222,10 @@ class HealthRequests:
     # Clients
 
     def _clients(self, first: int) -> ClientPage:
-        found = list(letting_others_run(self._connected()))
-        found.sort(key=lambda client: (client[1], client[0], client[2].client_id, client[2].connection))
+        found = sorted_in_steps(
+            self._connected(),
+            key=lambda client: (client[1], client[0], client[2].client_id, client[2].connection),
+        )
         page = tuple(
             ConnectedClient(
                 kind,

@@ -43,6 +43,7 @@ from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.body_reading import is_short, read_body
 from metaq.protocol.handling.bounded_answer import BoundedAnswer
+from metaq.protocol.handling.peer_log import peer_log
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
@@ -168,16 +169,14 @@ class Heartbeats:
                 yield
             is_known = self._groups.get(data.group_name) is not None
             if not heartbeat.without_sub:
-                self._clients.check_room(data, request.connection)
+                self._clients.check_room(data, request.connection, request.remote)
             group = self._find_or_create(data.group_name)
             if group is None:
                 continue  # The answers to its pulls explain the problem to the client.
             if not is_known:
                 made.groups.append(data.group_name)
             is_ordered = None if heartbeat.without_sub else self._is_ordered(data)
-            if self._topics.ensure_retry_topic(
-                data.group_name, max(group.retry_queue_nums, 1), order=is_ordered
-            ):
+            if self._ensure_retry_topic(group, is_ordered, request):
                 made.topics.append(names.retry_topic(data.group_name))
             made.subscriptions_wanted |= self._take_consumer(data, heartbeat, request)
         for producer in heartbeat.producer_data_set:
@@ -197,6 +196,28 @@ class Heartbeats:
             return self._groups.find_or_create(name)
         except Refused:
             return None  # There are too many groups. The other groups of the client go on.
+
+    def _ensure_retry_topic(
+        self, group: SubscriptionGroupConfig, is_ordered: bool | None, request: Request
+    ) -> bool:
+        """Whether the group's retry topic was made or changed. Without room for it, the client is taken all
+        the same, and each of its heartbeats tries again."""
+        name, queues = group.group_name, max(group.retry_queue_nums, 1)
+        try:
+            return self._topics.ensure_retry_topic(name, queues, order=is_ordered) is not None
+        except Refused as error:
+            # Once for a member: its next heartbeats say nothing new.
+            if name not in self._clients.groups_of(request.connection)[0]:
+                peer_log.write(
+                    _log,
+                    logging.WARNING,
+                    request.remote,
+                    "group %s of the client at %s has no retry topic: %s",
+                    name,
+                    request.remote,
+                    error.remark,
+                )
+            return False
 
     def _take_consumer(self, data: ConsumerData, heartbeat: HeartbeatData, request: Request) -> bool:
         """True if the client's next heartbeat must be a full one."""
@@ -302,13 +323,18 @@ class Heartbeats:
 
     @handles(GetAllProducerInfo)
     async def get_all_producer_info(self, command: GetAllProducerInfo, request: Request) -> Response:
-        members = {group: self._clients.producers(group) for group in self._clients.producer_groups()}
+        clients = self._clients
 
         def encode() -> bytes:
+            groups, members = clients.producer_lines()
+            # Refused before anything is copied. What is collected counts again: the table may grow meanwhile.
+            BoundedAnswer(GetAllProducerInfo).add(members * MEMBER_BYTES, lines=groups + members)
             answer = BoundedAnswer(GetAllProducerInfo)
             data = {
-                group: [_producer(member) for member in answer.counted(of_group, MEMBER_BYTES)]
-                for group, of_group in answer.counted(members.items())
+                group: [
+                    _producer(member) for member in answer.counted(clients.producers(group), MEMBER_BYTES)
+                ]
+                for group in answer.counted(clients.producer_groups())
             }
             return answer.encoded(ProducerTable(data=data))
 

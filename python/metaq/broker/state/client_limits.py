@@ -10,6 +10,7 @@ from metaq.protocol import names
 from metaq.protocol.bodies import TAG, ConsumerData, SubscriptionData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.local_peers import source_of
 from metaq.settings import MIB
 
 SUBSCRIPTIONS_PER_GROUP_MAX = 1_000
@@ -35,6 +36,12 @@ class ClientLimits:
     bytes_per_client_max: int = MIB
     bytes_per_group_max: int = 32 * MIB
     bytes_max: int = 128 * MIB
+    bytes_per_address_max: int = 64 * MIB
+
+    @property
+    def share_of_address(self) -> int:
+        """The bytes of all clients at one address: it leaves room for others, whatever the settings say."""
+        return min(self.bytes_per_address_max, self.bytes_max // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,7 @@ GroupKey = tuple[str, str]
 
 
 class ClientBudget:
-    """The memory of all clients: in all, by connection and by group."""
+    """The memory of all clients: in all, by address, by connection and by group."""
 
     def __init__(
         self, limits: ClientLimits, count_group: Callable[[str, int], None] = lambda group, more_bytes: None
@@ -118,37 +125,52 @@ class ClientBudget:
         self.limits = limits
         self._count_group = count_group
         self.total = NOTHING
-        self._of_connection: dict[int, Size] = {}
+        self._of_connection: dict[int, tuple[Size, str]] = {}
+        """With the address of its machine."""
+        self._of_address: dict[str, Size] = {}
         self._of_group: dict[GroupKey, tuple[Size, int]] = {}
         """With the number of its members."""
 
-    def change(self, connection: int, group: GroupKey, before: Size | None, after: Size | None) -> None:
-        """Replaces the size of a client in a group; None means that it is not in it. Raises Refused if
-        something grows past a limit."""
-        self.check(connection, group, before, after)
+    def change(
+        self, connection: int, remote: str, group: GroupKey, before: Size | None, after: Size | None
+    ) -> None:
+        """Replaces the size of a client in a group; None means that it is not in it. `remote` is the other
+        end of its connection. Raises Refused if something grows past a limit."""
+        self.check(connection, remote, group, before, after)
         more = (after or NOTHING) - (before or NOTHING)
-        of_connection = self._of_connection.get(connection, NOTHING) + more
+        of_connection, address = self._connection(connection, remote)
+        of_connection += more
+        of_address = self._of_address.get(address, NOTHING) + more
         of_group, members = self._of_group.get(group, (NOTHING, 0))
         of_group, members = of_group + more, members + (before is None) - (after is None)
         self.total += more
         if more.bytes:
             self._count_group(group[1], more.bytes)
-        self._of_connection[connection] = of_connection
+        self._of_connection[connection] = (of_connection, address)
+        self._of_address[address] = of_address
         self._of_group[group] = (of_group, members)
         if of_connection == NOTHING:
             del self._of_connection[connection]
+        if of_address == NOTHING:
+            del self._of_address[address]
         if members == 0:
             del self._of_group[group]
 
-    def check(self, connection: int, group: GroupKey, before: Size | None, after: Size | None) -> None:
+    def _connection(self, connection: int, remote: str) -> tuple[Size, str]:
+        return self._of_connection.get(connection) or (NOTHING, source_of(remote))
+
+    def check(
+        self, connection: int, remote: str, group: GroupKey, before: Size | None, after: Size | None
+    ) -> None:
         """Raises Refused if `change` would."""
         limits, (kind, name) = self.limits, group
         more = (after or NOTHING) - (before or NOTHING)
         if more.bytes <= 0 and more.subscriptions <= 0:
             return
-        of_connection = self._of_connection.get(connection, NOTHING) + more
+        of_connection, address = self._connection(connection, remote)
+        of_connection += more
         of_group, members = self._of_group.get(group, (NOTHING, 0))
-        of_group, total = of_group + more, self.total + more
+        of_group += more
         if before is None and members >= limits.clients_per_group_max:
             raise _refused(
                 f"{kind} group {name} would have {members + 1} clients",
@@ -173,9 +195,21 @@ class ClientBudget:
                 "group_clients_bytes_max",
                 "shorten their filters",
             )
+        self._check_all(address, more)
+
+    def _check_all(self, address: str, more: Size) -> None:
+        """Raises Refused if all clients, or all at one address, would take too much."""
+        limits = self.limits
+        of_address, total = self._of_address.get(address, NOTHING) + more, self.total + more
+        if of_address.bytes > limits.share_of_address:
+            raise _refused(
+                f"the groups and subscriptions of clients at {address} would take {of_address.bytes} bytes",
+                "clients_bytes_per_address_max or half of clients_bytes_max",
+                "close clients that you do not need",
+            )
         if total.bytes > limits.bytes_max:
             raise _refused(
-                f"the subscriptions of all clients would take {total.bytes} bytes",
+                f"the groups and subscriptions of all clients would take {total.bytes} bytes",
                 "clients_bytes_max",
                 "try again later",
             )

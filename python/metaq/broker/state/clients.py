@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,6 +11,7 @@ import msgspec
 
 from metaq._core import Clock
 from metaq.broker.state.client_limits import ClientBudget, ClientLimits, GroupKey, Size, member_size
+from metaq.broker.state.due_connections import DueConnections
 from metaq.protocol.bodies import (
     BROADCASTING,
     CLUSTERING,
@@ -31,6 +32,8 @@ newer than now, so that nobody can announce one that stays the newest."""
 GROUP_TOPICS_MAX = 2_000
 """Topics that a group shows as subscribed to. Its members subscribe to the same ones, up to 1,000. A member
 gets the messages of its own subscriptions in any case."""
+LOOKED_AT_ONCE = 256
+"""Memberships that are looked at for silence before other work has its turn."""
 CONSUME_TYPES = frozenset({CONSUME_PASSIVELY, "CONSUME_ACTIVELY", "CONSUME_POP"})
 CONSUME_FROM = frozenset(
     {
@@ -240,10 +243,14 @@ class Clients:
         self._changed = changed
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[int, Member]] = {}
-        self._producing: dict[str, dict[int, None]] = {}
-        """Client id → its connections that produce, oldest first."""
+        self._producer_members = 0
+        """The members of all producer groups, each once for each of its groups."""
+        self._producing: dict[str, dict[int, int]] = {}
+        """Client id → its connections that produce, oldest first, and when each of them was heard last."""
         self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
         """Connection → its consumer groups and its producer groups."""
+        self._due = DueConnections()
+        """The connections in `_groups_of`."""
         self._expected: Counter[int] = Counter()
         """Connections with a heartbeat whose filters are being compiled."""
         self._id_of: dict[int, str] = {}
@@ -264,7 +271,12 @@ class Clients:
         return list(self._producers.get(group, {}).values())
 
     def producer_groups(self) -> list[str]:
-        return sorted(self._producers)
+        """In no particular order: there may be very many of them."""
+        return list(self._producers)
+
+    def producer_lines(self) -> tuple[int, int]:
+        """How many producer groups there are, and how many members they have together."""
+        return len(self._producers), self._producer_members
 
     def producer_connection(self, client_id: str) -> int | None:
         """The connection on which that client produces. If several claim its id, the first one that is not
@@ -274,16 +286,12 @@ class Clients:
         if not connections:
             return None
         heard_since_ms = self.heard_since_ms()
-        heard = (each for each in connections if self._producer_seen_ms(each) >= heard_since_ms)
+        heard = (each for each, seen_ms in connections.items() if seen_ms >= heard_since_ms)
         return next(heard, next(reversed(connections)))
 
     def heard_since_ms(self) -> int:
         """A client whose last heartbeat came before this time does not keep its id against others."""
         return self._clock.now_ms() - HOLDS_ID_MS
-
-    def _producer_seen_ms(self, connection: int) -> int:
-        groups = self.groups_of(connection)[1]
-        return max(self._producers[group][connection].seen_ms for group in groups)
 
     def groups_subscribing(self, topic: str) -> list[str]:
         """Consumer groups with a live member that subscribes to the topic."""
@@ -318,13 +326,17 @@ class Clients:
             for group in list(producer_groups):
                 self.remove_producer(group, connection)
 
-    def check_room(self, data: ConsumerData, connection: int) -> None:
+    def check_room(self, data: ConsumerData, connection: int, remote: str) -> None:
         """Raises Refused if `put_consumer` would."""
         group = self._consumers.get(data.group_name)
         known = group.members.get(connection) if group is not None else None
         before = known.size if known is not None else None
         self.budget.check(
-            connection, _consumers(data.group_name), before, member_size(data.subscription_data_set)
+            connection,
+            remote,
+            _consumers(data.group_name),
+            before,
+            member_size(data.subscription_data_set),
         )
 
     def put_consumer(
@@ -348,7 +360,11 @@ class Clients:
             member.size = member_size(member.subscriptions.values())
         member.standing = self.convert(member)
         self.budget.change(
-            member.connection, _consumers(group.name), known.size if known else None, member.size
+            member.connection,
+            member.remote,
+            _consumers(group.name),
+            known.size if known else None,
+            member.size,
         )
         self._consumers[group.name] = group
         model = group.message_model
@@ -358,7 +374,7 @@ class Clients:
             group.consume_type = data.consume_type
         if data.consume_from_where in CONSUME_FROM:
             group.consume_from_where = data.consume_from_where
-        self._of(member.connection)[0].add(group.name)
+        self._of(member)[0].add(group.name)
         change = group.put(member)
         if change is Change.NOTHING and model != group.message_model:
             change = Change.FILTERS
@@ -373,11 +389,16 @@ class Clients:
         known = self._producers.get(group, {}).get(member.connection)
         member.size = known.size if known is not None else member_size()
         self.budget.change(
-            member.connection, _producers(group), known.size if known is not None else None, member.size
+            member.connection,
+            member.remote,
+            _producers(group),
+            known.size if known is not None else None,
+            member.size,
         )
         self._producers.setdefault(group, {})[member.connection] = member
-        self._producing.setdefault(member.client_id, {})[member.connection] = None
-        self._of(member.connection)[1].add(group)
+        self._producer_members += known is None
+        self._producing.setdefault(member.client_id, {})[member.connection] = member.seen_ms
+        self._of(member)[1].add(group)
 
     def fingerprint(self, group: str, connection: int) -> int:
         """The hash of this client's last full heartbeat in this group; 0 if there was none."""
@@ -390,7 +411,7 @@ class Clients:
         member = group.members.get(connection) if group is not None else None
         if group is None or member is None:
             return
-        self.budget.change(connection, _consumers(group_name), member.size, None)
+        self.budget.change(connection, member.remote, _consumers(group_name), member.size, None)
         change = group.remove(connection)
         if not group.members:
             del self._consumers[group_name]
@@ -407,7 +428,8 @@ class Clients:
         producing = self.groups_of(connection)[1]
         producing.discard(group)
         if member is not None:
-            self.budget.change(connection, _producers(group), member.size, None)
+            self._producer_members -= 1
+            self.budget.change(connection, member.remote, _producers(group), member.size, None)
         if member is not None and not producing:
             connections = self._producing.get(member.client_id, {})
             connections.pop(connection, None)
@@ -426,26 +448,64 @@ class Clients:
                 self.vanished(group, client_id)
         for group in list(producer_groups):
             self.remove_producer(group, connection)
+        self._forget(connection)
+
+    def _forget(self, connection: int) -> None:
         self._groups_of.pop(connection, None)
+        self._due.remove(connection)
         self._id_of.pop(connection, None)
 
-    def remove_expired(self) -> list[Member]:
-        """Removes and returns clients that were silent for too long, although their socket is open."""
+    def remove_expired(self) -> Iterator[list[Member]]:
+        """Removes clients that were silent for too long, although their socket is open. It works in steps:
+        each yields the clients that it has removed, and other work may have its turn before the next one."""
         silent_since_ms = self._clock.now_ms() - self._expiry_ms
         expired: list[Member] = []
-        for name, group in list(self._consumers.items()):
-            for member in _silent(group.members.values(), silent_since_ms):
+        for number, member in enumerate(self._looks(silent_since_ms), 1):
+            if member is not None:
                 expired.append(member)
-                self.remove_consumer(name, member.connection)
-        for name, members in list(self._producers.items()):
-            for member in _silent(members.values(), silent_since_ms):
-                expired.append(member)
-                self.remove_producer(name, member.connection)
-        for connection, (consumer_groups, producer_groups) in list(self._groups_of.items()):
-            if not consumer_groups and not producer_groups:
-                del self._groups_of[connection]
-                self._id_of.pop(connection, None)
-        return expired
+            if number % LOOKED_AT_ONCE == 0:
+                yield expired
+                expired = []
+        yield expired
+
+    def _looks(self, silent_since_ms: int) -> Iterator[Member | None]:
+        """Yields for each connection that is due, and for each of its memberships: the one that was removed,
+        or None."""
+        while (connection := self._due.oldest(silent_since_ms)) is not None:
+            yield None
+            consumer_groups, producer_groups = self.groups_of(connection)
+            for group in list(consumer_groups):
+                yield self._remove_silent(True, group, connection, silent_since_ms)
+            for group in list(producer_groups):
+                yield self._remove_silent(False, group, connection, silent_since_ms)
+            self._look_later(connection)
+
+    def _remove_silent(
+        self, is_consumer: bool, group: str, connection: int, silent_since_ms: int
+    ) -> Member | None:
+        """Removes and returns the member, if it is silent and still there."""
+        if is_consumer:
+            live = self._consumers.get(group)
+            member = live.members.get(connection) if live is not None else None
+        else:
+            member = self._producers.get(group, {}).get(connection)
+        if member is None or member.seen_ms >= silent_since_ms:
+            return None
+        if is_consumer:
+            self.remove_consumer(group, connection)
+        else:
+            self.remove_producer(group, connection)
+        return member
+
+    def _look_later(self, connection: int) -> None:
+        """Looks at a connection again when its next member may be silent for too long."""
+        consumer_groups, producer_groups = self.groups_of(connection)
+        seen_ms = [self._consumers[group].members[connection].seen_ms for group in consumer_groups]
+        seen_ms += [self._producers[group][connection].seen_ms for group in producer_groups]
+        if seen_ms:
+            self._due.add(connection, min(seen_ms))
+        else:
+            self._forget(connection)
 
     def shift_time(self, by_ms: int) -> None:
         """Forgives silence after the clock was set or this process did not run."""
@@ -455,9 +515,17 @@ class Clients:
         for members in self._producers.values():
             for member in members.values():
                 member.seen_ms += by_ms
+        for connections in self._producing.values():
+            for connection in connections:
+                connections[connection] += by_ms
+        self._due.shift(by_ms)
 
-    def _of(self, connection: int) -> tuple[set[str], set[str]]:
-        return self._groups_of.setdefault(connection, (set(), set()))
+    def _of(self, member: Member) -> tuple[set[str], set[str]]:
+        """The groups of a member's connection."""
+        if member.connection not in self._groups_of:
+            self._groups_of[member.connection] = (set(), set())
+            self._due.add(member.connection, member.seen_ms)
+        return self._groups_of[member.connection]
 
 
 def _consumers(group: str) -> GroupKey:
@@ -466,7 +534,3 @@ def _consumers(group: str) -> GroupKey:
 
 def _producers(group: str) -> GroupKey:
     return "producer", group
-
-
-def _silent(members: Iterable[Member], since_ms: int) -> list[Member]:
-    return [member for member in members if member.seen_ms < since_ms]

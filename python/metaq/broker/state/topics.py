@@ -134,19 +134,12 @@ class Topics:
     def is_system(self, name: str) -> bool:
         return name in self._system or name.startswith(names.SYSTEM_PREFIX)
 
-    def put(self, config: TopicConfig) -> TopicConfig:
-        """Adds or replaces one topic. The caller has checked its values."""
-        self._check_room(0 if config.topic_name in self._table else 1)
+    def put(self, config: TopicConfig, *, of_group: bool = False) -> TopicConfig:
+        """Adds or replaces one topic. The caller has checked its values. A topic `of_group` may use the room
+        that is kept for retry topics and dead letters."""
+        self._check_room(0 if config.topic_name in self._table else 1, of_group=of_group)
         self._convert(config)
         return self._keep(config)
-
-    def _check_room(self, new: int) -> None:
-        if new > 0 and len(self._table) + new > self._options.topics_max:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"this broker has {len(self._table)} topics, the limit is {self._options.topics_max} "
-                "(topics_max): delete unused ones",
-            )
 
     def _keep(self, config: TopicConfig) -> TopicConfig:
         if config.topic_name not in self._table:
@@ -154,6 +147,20 @@ class Topics:
         self._table[config.topic_name] = config
         self._advance(config.topic_name)
         return config
+
+    def _check_room(self, new: int, *, of_group: bool = False) -> None:
+        """Raises Refused if there is no room for new topics. Anybody can name new topics, so what groups need
+        has room of its own: without its retry topic, a group cannot give messages back."""
+        limit, name = self._options.topics_max, "topics_max"
+        if not of_group:
+            limit -= limit * self._options.topics_reserved_percent // 100
+            name = "topics_max, less topics_reserved_percent for retry topics and dead letters"
+        if new > 0 and len(self._table) + new > limit:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker has {len(self._table)} topics, the limit is {limit} ({name}): "
+                "delete unused ones",
+            )
 
     def remove(self, name: str) -> bool:
         if self._table.pop(name, None) is None:
@@ -220,7 +227,8 @@ class Topics:
                     write_queue_nums=queues,
                     perm=READ | WRITE,
                     order=bool(order),
-                )
+                ),
+                of_group=True,
             )
         if order and not existing.order:
             return self.put(msgspec.structs.replace(existing, order=True))
@@ -230,7 +238,8 @@ class Topics:
         """Creates the topic for messages that the group has failed at too often, if it is missing."""
         name = names.dead_letter_topic(group)
         if name not in self._table:
-            self.put(TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=READ | WRITE))
+            made = TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=READ | WRITE)
+            self.put(made, of_group=True)
 
     def update(self, wanted: TopicConfig, attributes: dict[str, str]) -> bool:
         """Creates or changes a topic as an administrator asks. `attributes` are changes with `+` or `-`

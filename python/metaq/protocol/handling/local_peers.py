@@ -1,9 +1,14 @@
-"""Tells peers on this machine from others. Until there is access control, operators are known by that."""
+"""The machines behind connections: which ones share a quota, and which one is this machine. Until there is
+access control, operators are known by that."""
 
 from __future__ import annotations
 
 import socket
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+_SUBNET_BITS: Final = 64
 
 
 def host_of(remote: str) -> str:
@@ -16,6 +21,20 @@ def host_of(remote: str) -> str:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(address)
+
+
+@lru_cache(maxsize=4_096)
+def source_of(remote: str) -> str:
+    """The machine behind a connection, for quotas. Of IPv6 addresses, the first half counts: everybody has
+    all addresses of a subnet."""
+    host = host_of(remote)
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return str(IPv6Address(int(address) >> _SUBNET_BITS << _SUBNET_BITS)) + f"/{_SUBNET_BITS}"
+    return host
 
 
 def is_local(remote: str) -> bool:

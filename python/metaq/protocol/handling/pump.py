@@ -17,6 +17,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers, Unfinished
 from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.handling.local_peers import source_of
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.handling.slots import QUESTION_BYTES, QuestionLimits, Questions, Slots
 from metaq.protocol.handling.slow_requests import SlowRequests
@@ -79,8 +80,8 @@ class Pump:
         self._question_limits = questions or QuestionLimits()
         self._questions = Questions(self._question_limits)
         self._slow_requests = slow_requests or SlowRequests(listener, limit_ms=0)
-        self._tasks: dict[asyncio.Future[Any], int] = {}
-        """The requests under way, with their connections."""
+        self._tasks: dict[asyncio.Future[Any], Request] = {}
+        """The requests under way."""
         self._asking: dict[int, set[asyncio.Future[Any]]] = {}
         """Connection → its requests under way that only ask."""
         self._queued: tuple[_Line, _Line, _Line] = (OrderedDict(), OrderedDict(), OrderedDict())
@@ -166,12 +167,13 @@ class Pump:
         its own client leaves meanwhile, the request is cancelled: nobody needs its answer. Does nothing in a
         task that handles no request, or that waits already. Raises Refused past the limits."""
         task = asyncio.current_task()
-        connection = None if task is None else self._tasks.get(task)
-        if task is None or connection is None or task in self._set_aside.get(connection, ()):
+        request = None if task is None else self._tasks.get(task)
+        if task is None or request is None or task in self._set_aside.get(request.connection, ()):
             yield
             return
+        connection, address = request.connection, source_of(request.remote)
         size_bytes += questions * QUESTION_BYTES
-        self._questions.add(connection, size_bytes)
+        self._questions.add(connection, address, size_bytes)
         self._set_aside.setdefault(connection, set()).add(task)
         self._slots.give_back(connection)
         self._start_queued()
@@ -186,7 +188,7 @@ class Pump:
             aside.discard(task)
             if not aside:
                 del self._set_aside[connection]
-            self._questions.remove(connection, size_bytes)
+            self._questions.remove(connection, address, size_bytes)
 
     def send_oneway(self, connection: int, command: Command, body: bytes = b"") -> bool:
         """Sends a connected client a command that it does not answer; False if it has left."""
@@ -276,7 +278,7 @@ class Pump:
     def _start(self, queued: _Queued) -> None:
         rest, request = queued.rest, queued.request
         task = asyncio.ensure_future(rest)
-        self._tasks[task] = request.connection
+        self._tasks[task] = request
         if rest.command.ends_with_connection:
             self._asking.setdefault(request.connection, set()).add(task)
         self._slots.take(request.connection)
@@ -315,7 +317,7 @@ class Pump:
                 self._start_first(line)
 
     def _finished(self, request: Request, began_s: float, task: asyncio.Future[None]) -> None:
-        connection = self._tasks.pop(task)
+        connection = self._tasks.pop(task).connection
         asking = self._asking.get(connection)
         if asking is not None:
             asking.discard(task)

@@ -104,6 +104,15 @@ class QuestionLimits:
     per_client_max: int = 2_000
     """To one client, whoever asks."""
 
+    @property
+    def per_address_max(self) -> int:
+        """One machine leaves room for others."""
+        return max(self.count_max // 2, 1)
+
+    @property
+    def bytes_per_address_max(self) -> int:
+        return max(self.bytes_max // 2, 1)
+
     def check_client(self, waiting: int) -> None:
         """Raises Refused if that many questions to one client are too many for one more."""
         if waiting >= self.per_client_max:
@@ -114,48 +123,75 @@ class QuestionLimits:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Requests that wait, and the bytes that they hold."""
+
+    count: int = 0
+    size_bytes: int = 0
+
+    def plus(self, count: int, size_bytes: int) -> _Held:
+        return _Held(self.count + count, self.size_bytes + size_bytes)
+
+    def exceeds(self, bytes_max: int, more_bytes: int) -> bool:
+        """Whether one more request has too many bytes. If none waits, it may be as large as it is."""
+        return bool(self.count) and self.size_bytes + more_bytes > bytes_max
+
+
+_NOTHING = _Held()
+
+
 class Questions:
     """Counts the requests that wait for the answer of another client. They hold no slot, because nobody knows
     how long that client takes; so they have limits of their own."""
 
     def __init__(self, limits: QuestionLimits) -> None:
         self._limits = limits
-        self._count = 0
-        self._bytes = 0
-        self._of: dict[int, tuple[int, int]] = {}
-        """Connection → number and bytes."""
+        self._all = _Held()
+        self._of: dict[int, _Held] = {}
+        """By connection."""
+        self._of_address: dict[str, _Held] = {}
 
     def __len__(self) -> int:
-        return self._count
+        return self._all.count
 
-    def add(self, connection: int, size_bytes: int) -> None:
+    def add(self, connection: int, address: str, size_bytes: int) -> None:
         """Raises Refused past a limit."""
+        of_connection = self._of.get(connection, _NOTHING)
+        of_address = self._of_address.get(address, _NOTHING)
+        self._check(of_connection, address, of_address, size_bytes)
+        self._of[connection] = of_connection.plus(1, size_bytes)
+        self._of_address[address] = of_address.plus(1, size_bytes)
+        self._all = self._all.plus(1, size_bytes)
+
+    def _check(self, of_connection: _Held, address: str, of_address: _Held, size_bytes: int) -> None:
         limits = self._limits
-        count, held_bytes = self._of.get(connection, (0, 0))
         fault = None
-        if count >= limits.per_connection_max:
-            fault = f"{count} requests of this connection wait", "questions_per_connection_max"
-        elif count and held_bytes + size_bytes > limits.bytes_per_connection_max:
-            fault = f"{held_bytes} bytes of this connection wait", "questions_bytes_per_connection_max"
-        elif self._count >= limits.count_max:
-            fault = f"{self._count} requests wait", "questions_max"
-        elif self._count and self._bytes + size_bytes > limits.bytes_max:
-            fault = f"{self._bytes} bytes wait", "questions_bytes_max"
+        if of_connection.count >= limits.per_connection_max:
+            fault = f"{of_connection.count} requests of this connection wait", "questions_per_connection_max"
+        elif of_connection.exceeds(limits.bytes_per_connection_max, size_bytes):
+            what = f"{of_connection.size_bytes} bytes of this connection wait"
+            fault = what, "questions_bytes_per_connection_max"
+        elif of_address.count >= limits.per_address_max:
+            fault = f"{of_address.count} requests from {address} wait", "half of questions_max"
+        elif of_address.exceeds(limits.bytes_per_address_max, size_bytes):
+            fault = f"{of_address.size_bytes} bytes from {address} wait", "half of questions_bytes_max"
+        elif self._all.count >= limits.count_max:
+            fault = f"{self._all.count} requests wait", "questions_max"
+        elif self._all.exceeds(limits.bytes_max, size_bytes):
+            fault = f"{self._all.size_bytes} bytes wait", "questions_bytes_max"
         if fault is not None:
             what, setting = fault
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD] {what} for answers of other clients, the limit is {setting}: try again later",
             )
-        self._of[connection] = (count + 1, held_bytes + size_bytes)
-        self._count += 1
-        self._bytes += size_bytes
 
-    def remove(self, connection: int, size_bytes: int) -> None:
-        self._count -= 1
-        self._bytes -= size_bytes
-        count, held_bytes = self._of[connection]
-        if count == 1:
+    def remove(self, connection: int, address: str, size_bytes: int) -> None:
+        self._all = self._all.plus(-1, -size_bytes)
+        of_connection = self._of[connection] = self._of[connection].plus(-1, -size_bytes)
+        of_address = self._of_address[address] = self._of_address[address].plus(-1, -size_bytes)
+        if not of_connection.count:
             del self._of[connection]
-        else:
-            self._of[connection] = (count - 1, held_bytes - size_bytes)
+        if not of_address.count:
+            del self._of_address[address]

@@ -25,11 +25,14 @@ from metaq.protocol.bodies import (
     HeartbeatData,
     ProducerConnection,
     ProducerData,
+    ProducerTable,
     SubscriptionData,
     TopicConfig,
 )
+from metaq.protocol.command import AnswerMax
 from metaq.protocol.commands.clients import (
     CheckClientConfig,
+    GetAllProducerInfo,
     GetConsumerConnectionList,
     GetConsumerListByGroup,
     GetProducerConnectionList,
@@ -306,6 +309,59 @@ def test_connections_are_described(desk: Desk, request_with: Any) -> None:
     assert [entry.client_addr for entry in found.connection_set] == ["127.0.0.1:50000"]
     with pytest.raises(Refused, match="no producer"):
         producers_of("x")
+
+
+def test_a_list_of_all_producers_is_counted_before_it_is_collected_on_a_thread(
+    desk: Desk, request_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected_on: list[threading.Thread] = []
+
+    def note(name: str) -> None:
+        collect = getattr(desk.clients, name)
+
+        def noting(*arguments: Any) -> Any:
+            collected_on.append(threading.current_thread())
+            return collect(*arguments)
+
+        monkeypatch.setattr(desk.clients, name, noting)
+
+    def ask() -> ProducerTable:
+        request = request_with()
+        answer = asyncio.run(desk.heartbeats.get_all_producer_info(GetAllProducerInfo(), request))
+        return ProducerTable.decode(answer.body)
+
+    monkeypatch.setattr(GetAllProducerInfo, "answer_max", AnswerMax(lines=30))
+    for connection in (1, 2):
+        body = HeartbeatData(client_id="c", producer_data_set=producers(0, 10)).encode()
+        desk.beat(body, connection)
+    note("producer_groups")
+    note("producers")
+    assert {group: len(found) for group, found in ask().data.items()} == {f"p{n}": 2 for n in range(10)}
+    assert len(collected_on) == 11 and threading.main_thread() not in collected_on
+    collected_on.clear()
+    desk.beat(HeartbeatData(client_id="c", producer_data_set=producers(0, 11)).encode())
+    with pytest.raises(Refused, match="32 lines or more, the limit is 30 lines"):
+        ask()
+    assert collected_on == []
+
+
+def test_a_client_is_taken_although_there_is_no_room_for_its_retry_topic(
+    make_desk: Callable[..., Desk], make_tables: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = make_desk(topics_max=len(make_tables().topics))
+    for _ in range(3):
+        answer = desk.beat(OLD_CLIENTS_BODY)
+        assert answer.header()["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+    assert desk.clients.consumer_group("billing") is not None
+    assert desk.clients.producers("CLIENT_INNER_PRODUCER")
+    assert "%RETRY%billing" not in desk.tables.topics
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1 and "group billing" in told[0] and "topics_max" in told[0]
+    # The next heartbeat after some topic was deleted makes it.
+    desk.tables.topics.remove("BenchmarkTest")
+    desk.beat(OLD_CLIENTS_BODY)
+    assert "%RETRY%billing" in desk.tables.topics
+    assert desk.tables.published == ["billing", "%RETRY%billing"]
 
 
 def test_filters_that_are_not_understood_are_told_early(desk: Desk, request_with: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from metaq.broker.state.client_limits import MEMBER_BYTES, ClientLimits, Size
 from metaq.broker.state.clients import (
     GROUP_TOPICS_MAX,
     HOLDS_ID_MS,
+    LOOKED_AT_ONCE,
     Change,
     Clients,
     ConsumerGroup,
@@ -34,8 +36,13 @@ class Crowd:
     def _note(self, group: ConsumerGroup, change: Change) -> None:
         self.changes.append((group.name, change))
 
-    def member(self, connection: int, client_id: str | None = None) -> Member:
-        return Member(connection, client_id or f"c{connection}", 0, 513, "h:1", self.clock.now_ms())
+    def member(self, connection: int, client_id: str | None = None, host: str = "") -> Member:
+        remote = f"{host or f'h{connection}'}:1"
+        return Member(connection, client_id or f"c{connection}", 0, 513, remote, self.clock.now_ms())
+
+    def expired(self) -> list[Member]:
+        """The members that expire at this look."""
+        return list(chain.from_iterable(self.clients.remove_expired()))
 
     def join(
         self,
@@ -173,13 +180,98 @@ def test_the_silent_expire_and_the_others_hear_of_it(crowd: Crowd) -> None:
     crowd.clients.put_producer("p", crowd.member(3))
     crowd.clock.advance_ms(100_000)
     crowd.join(2, t=1)
-    assert crowd.clients.remove_expired() == []
+    assert crowd.expired() == []
     crowd.clock.advance_ms(20_001)
     crowd.taken_changes()
-    assert sorted(member.connection for member in crowd.clients.remove_expired()) == [1, 3]
+    assert sorted(member.connection for member in crowd.expired()) == [1, 3]
     assert crowd.group().client_ids() == ["c2"]
     assert crowd.taken_changes() == [("g", Change.SHARES)]
     assert crowd.clients.producers("p") == []
+
+
+class CountedMember(Member):
+    """Counts how often somebody asks when a member was seen."""
+
+    looks = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "seen_ms":
+            CountedMember.looks += 1
+        return super().__getattribute__(name)
+
+
+def test_a_look_for_silent_clients_costs_what_is_due_and_has_its_turn_in_steps(crowd: Crowd) -> None:
+    connections, groups = 10, 200
+
+    def beat() -> None:
+        for connection in range(connections):
+            for group in range(groups):
+                member = crowd.member(connection)
+                fields = (getattr(member, name) for name in Member.__slots__[:6])
+                crowd.clients.put_producer(f"p{group}", CountedMember(*fields))
+
+    def looks() -> list[int]:
+        """How many members each step of one look for silent clients looks at."""
+        counts, CountedMember.looks = [], 0
+        for _ in crowd.clients.remove_expired():
+            counts.append(CountedMember.looks)
+            CountedMember.looks = 0
+        return counts
+
+    beat()
+    crowd.clock.advance_ms(100_000)
+    beat()
+    assert looks() == [0], "nobody can be silent for too long yet"
+    crowd.clock.advance_ms(20_001)
+    # A step looks at no more than its share, and once more at those of the connections that it ends.
+    assert max(looks()) <= LOOKED_AT_ONCE + 2 * groups
+    crowd.clock.advance_ms(1_000)
+    assert looks() == [0], "each connection is looked at once in the time after which clients expire"
+    crowd.clock.advance_ms(100_000)
+    assert max(looks()) <= LOOKED_AT_ONCE + 2 * groups
+    assert crowd.clients.producer_groups() == []
+    assert len(crowd.clients._due) == 0
+
+
+def test_one_silent_group_of_a_client_expires_alone(crowd: Crowd) -> None:
+    crowd.join(1, "g1", t=1)
+    crowd.join(1, "g2", t=1)
+    crowd.clock.advance_ms(90_000)
+    crowd.join(1, "g2", t=1)
+    crowd.clock.advance_ms(30_001)
+    assert len(crowd.expired()) == 1
+    assert crowd.clients.groups_of(1) == ({"g2"}, set())
+    crowd.clients.shift_time(60_000)
+    crowd.clock.advance_ms(149_999)
+    assert crowd.expired() == []
+    crowd.clock.advance_ms(1)
+    assert len(crowd.expired()) == 1
+    assert crowd.clients.groups_of(1) == (set(), set())
+
+
+def test_clients_may_come_and_go_between_two_steps_of_a_look(crowd: Crowd) -> None:
+    for connection in (1, 2):
+        for group in range(LOOKED_AT_ONCE):
+            crowd.clients.put_producer(f"p{group}", crowd.member(connection))
+    crowd.clock.advance_ms(120_001)
+    steps = crowd.clients.remove_expired()
+    assert len(next(steps)) == LOOKED_AT_ONCE - 1
+    crowd.clients.remove_connection(1)
+    crowd.clients.put_producer("p0", crowd.member(2))
+    crowd.clients.put_producer("p0", crowd.member(3))
+    assert sum(map(len, steps)) == LOOKED_AT_ONCE - 1
+    assert [member.connection for member in crowd.clients.producers("p0")] == [2, 3]
+    assert crowd.clients.producer_lines() == (1, 2)
+
+
+def test_a_look_that_nobody_finishes_loses_nobody(crowd: Crowd) -> None:
+    for group in range(2 * LOOKED_AT_ONCE):
+        crowd.clients.put_producer(f"p{group}", crowd.member(1))
+    crowd.clock.advance_ms(120_001)
+    removed = len(next(crowd.clients.remove_expired()))
+    assert 0 < removed < 2 * LOOKED_AT_ONCE
+    assert removed + len(crowd.expired()) == 2 * LOOKED_AT_ONCE
+    assert crowd.clients.producer_lines() == (0, 0)
 
 
 def test_who_subscribes(crowd: Crowd) -> None:
@@ -319,6 +411,52 @@ def test_what_clients_make_the_broker_remember_is_bounded() -> None:
     for connection in (1, 2, 3):
         crowd.clients.remove_connection(connection)
     assert crowd.clients.budget.total == Size()
+
+
+def test_clients_of_one_address_leave_room_for_others() -> None:
+    crowd = Crowd(limits=ClientLimits(bytes_max=20 * MEMBER_BYTES))
+
+    def fill(hosts: tuple[str, ...]) -> int:
+        """How many clients these machines can connect."""
+        taken = 0
+        for connection in range(100):
+            member = crowd.member(connection, host=hosts[connection % len(hosts)])
+            try:
+                crowd.clients.put_producer(f"p{connection}", member)
+            except Refused as refused:
+                assert "half of clients_bytes_max" in refused.remark
+                assert f"clients at {hosts[0].strip('[]')[:9]}" in refused.remark
+            else:
+                taken += 1
+        return taken
+
+    assert fill(("127.0.0.1",)) == 10
+    crowd.clients.put_producer("p", crowd.member(200, host="127.0.0.9"))
+    # Those that are here go on, and those that leave make room.
+    crowd.clients.put_producer("p0", crowd.member(0, host="127.0.0.1"))
+    for connection in (*range(100), 200):
+        crowd.clients.remove_connection(connection)
+    assert fill(("[2001:db8::1]", "[2001:db8::2]")) == 10, "one customer has a whole IPv6 subnet"
+    for connection in range(100):
+        crowd.clients.remove_connection(connection)
+    assert crowd.clients.budget._of_address == {}
+
+
+@pytest.mark.parametrize(("per_address", "share"), [(300, 300), (2_000, 500)])
+def test_an_address_never_has_more_than_half(per_address: int, share: int) -> None:
+    assert ClientLimits(bytes_max=1_000, bytes_per_address_max=per_address).share_of_address == share
+
+
+def test_many_claims_of_one_client_id_are_not_looked_at_by_group(crowd: Crowd) -> None:
+    for connection in range(3):
+        for group in range(100):
+            member = crowd.member(connection, "a")
+            fields = (getattr(member, name) for name in Member.__slots__[:6])
+            crowd.clients.put_producer(f"p{group}", CountedMember(*fields))
+    crowd.clock.advance_ms(HOLDS_ID_MS + 1)
+    CountedMember.looks = 0
+    assert crowd.clients.producer_connection("a") == 2
+    assert CountedMember.looks == 0
 
 
 def test_a_producer_is_found_by_its_client_id(clock: Clock) -> None:

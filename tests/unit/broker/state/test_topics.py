@@ -179,11 +179,36 @@ def test_bad_topics_are_refused_by_name(tables: Any, change: dict[str, Any], say
 
 
 def test_the_number_of_topics_is_bounded(make_tables: Callable[..., Any]) -> None:
-    tables = make_tables(topics_max=len(make_tables().topics) + 1)
+    tables = make_tables(topics_max=len(make_tables().topics) + 1, topics_reserved_percent=0)
     tables.topics.create_from_template("last", "TBW102", 1)
     with pytest.raises(Refused, match="topics_max"):
         tables.topics.create_from_template("too-many", "TBW102", 1)
     tables.topics.create_from_template("last", "TBW102", 1)
+
+
+def test_what_groups_need_has_room_that_nobody_else_fills(make_tables: Callable[..., Any]) -> None:
+    topics: Topics = make_tables(topics_max=40, topics_reserved_percent=25).topics
+
+    def fill(prefix: str) -> None:
+        for number in range(40):
+            wanted = TopicConfig(topic_name=f"{prefix}{number}", read_queue_nums=1, write_queue_nums=1)
+            topics.update(wanted, {})
+
+    with pytest.raises(Refused, match=r"the limit is 30 \(topics_max, less topics_reserved_percent"):
+        fill("stranger-")
+    for prefix in ("%RETRY%invented-", "%DLQ%invented-"):
+        with pytest.raises(Refused, match="topics_reserved_percent"):
+            fill(prefix)
+    with pytest.raises(Refused, match="topics_reserved_percent"):
+        topics.create_from_template("by-sending", "TBW102", 1)
+    assert len(topics) == 30
+    for number in range(5):
+        topics.ensure_retry_topic(f"g{number}", 1)
+        topics.ensure_dead_letter_topic(f"g{number}")
+    with pytest.raises(Refused, match=r"the limit is 40 \(topics_max\)"):
+        topics.ensure_retry_topic("one-more", 1)
+    # Topics that exist may change in any case.
+    assert topics.ensure_retry_topic("g0", 1, order=True) is not None
 
 
 def test_retry_topics_follow_the_group(tables: Any) -> None:

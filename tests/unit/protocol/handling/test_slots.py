@@ -57,27 +57,44 @@ def test_every_paused_connection_goes_on_in_the_end() -> None:
 
 def test_questions_are_bounded_by_connection_and_in_all() -> None:
     questions = Questions(
-        QuestionLimits(count_max=3, bytes_max=100, per_connection_max=2, bytes_per_connection_max=50)
+        QuestionLimits(count_max=4, bytes_max=100, per_connection_max=2, bytes_per_connection_max=50)
     )
-    questions.add(1, 10)
-    questions.add(1, 10)
+    questions.add(1, "a", 10)
+    questions.add(1, "a", 10)
     with pytest.raises(Refused, match="questions_per_connection_max") as refused:
-        questions.add(1, 0)
+        questions.add(1, "a", 0)
     assert refused.value.code == 2
-    questions.add(2, 45)
-    with pytest.raises(Refused, match="questions_max"):
-        questions.add(3, 0)
-    questions.remove(1, 10)
+    questions.add(2, "b", 45)
+    questions.add(3, "c", 0)
+    with pytest.raises(Refused, match="limit is questions_max"):
+        questions.add(4, "d", 0)
+    questions.remove(3, "c", 0)
+    questions.remove(1, "a", 10)
     with pytest.raises(Refused, match="questions_bytes_per_connection_max"):
-        questions.add(2, 6)
-    with pytest.raises(Refused, match="questions_bytes_max"):
-        questions.add(3, 46)
-    questions.add(3, 45)
-    for connection, size in ((1, 10), (2, 45), (3, 45)):
-        questions.remove(connection, size)
+        questions.add(2, "b", 6)
+    with pytest.raises(Refused, match="limit is questions_bytes_max"):
+        questions.add(3, "c", 46)
+    questions.add(3, "c", 45)
+    for connection, address, size in ((1, "a", 10), (2, "b", 45), (3, "c", 45)):
+        questions.remove(connection, address, size)
     assert len(questions) == 0
-    questions.add(1, 1_000)
+    assert (questions._of, questions._of_address) == ({}, {})
+    questions.add(1, "a", 1_000)
     assert len(questions) == 1, "one question may be as large as it is"
+
+
+def test_questions_of_one_address_leave_room_for_others() -> None:
+    questions = Questions(QuestionLimits(count_max=10, bytes_max=100))
+    for connection in range(5):
+        questions.add(connection, "10.0.0.1", 0)
+    with pytest.raises(Refused, match=r"5 requests from 10\.0\.0\.1 wait.*half of questions_max"):
+        questions.add(6, "10.0.0.1", 0)
+    questions.add(7, "10.0.0.9", 30)
+    with pytest.raises(Refused, match=r"30 bytes from 10\.0\.0\.9 wait.*half of questions_bytes_max"):
+        questions.add(8, "10.0.0.9", 30)
+    questions.add(8, "10.0.0.9", 20)
+    questions.remove(0, "10.0.0.1", 0)
+    questions.add(6, "10.0.0.1", 0)
 
 
 def test_one_client_is_asked_no_more_than_it_may_be_whoever_asks() -> None:
