@@ -22,6 +22,8 @@ BARRIER: Final = "barrier"
 READABLE: Final = "readable"
 """The column that is false for messages that binlog-sync cannot have written."""
 _MESSAGE: Final = "m"
+_NAME: Final = r"^[^\x00\x{10000}-\x{10FFFF}]{0,63}[^\x00\t-\r \x{10000}-\x{10FFFF}]\z"
+"""The names that `is_name` allows, in the syntax of Java."""
 _OBJECT: Final = "map<string, string>"
 """A row as every row is: an object. Another text would end the run where its columns are read."""
 
@@ -57,9 +59,9 @@ def messages(frame: DataFrame) -> DataFrame:
 def _is_readable() -> Column:
     """Returns whether binlog-sync can have written a message."""
     changes = message_field(Field.CHANGES)
-    is_complete = message_field(Field.DATABASE).isNotNull()
-    for name in (Field.TABLE, Field.SCHEMA):
-        is_complete &= message_field(name).isNotNull()
+    is_complete = message_field(Field.SCHEMA).isNotNull()
+    for name in (Field.DATABASE, Field.TABLE):
+        is_complete &= message_field(name).rlike(_NAME)
     is_fine = (message_field(Field.VERSION) == VERSION) & f.when(
         message_field(Field.KIND) == Kind.ROWS,
         is_complete
