@@ -15,6 +15,7 @@ from metaq.pipelines.binlog_mirror.dialects import TEXTUAL
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_sync.envelope import DELETE, SPARK_SCHEMA, VERSION, Field, Kind
 from metaq.pipelines.binlog_sync.values.columns import Definition
+from metaq.pipelines.decimals import decimal_text, is_decimal
 from metaq.pipelines.spark_runtime import quoted
 
 BARRIER: Final = "barrier"
@@ -133,6 +134,8 @@ def typed_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Colu
     if kind == "timestamp":
         # Messages have times in UTC, whatever the session's time zone is.
         return f.concat(text, f.lit("+00:00")).try_cast(kind)
+    if is_decimal(kind):
+        text = decimal_text(text)
     if kind in ("date", "timestamp_ntz") or not strictly:
         # 0000-00-00 becomes NULL.
         return text.try_cast(kind)
@@ -147,7 +150,7 @@ def text_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Colum
         return text.try_cast("timestamp_ntz").cast("string")
     is_text = kind == "string" or kind in TEXTUAL
     if kind == "date" or not (is_text or strictly):
-        return text.try_cast(kind).cast("string")
+        return (decimal_text(text) if is_decimal(kind) else text).try_cast(kind).cast("string")
     return text
 
 

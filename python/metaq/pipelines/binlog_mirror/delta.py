@@ -18,7 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, OWN, SEQUENCE, Evolution, column_named
 from metaq.pipelines.binlog_mirror.decode import ValueConverter, typed_value
@@ -33,6 +33,7 @@ from metaq.pipelines.binlog_mirror.left_out import LeftOut
 from metaq.pipelines.binlog_mirror.notes import PROPERTY, Notes, TableName
 from metaq.pipelines.binlog_mirror.refusals import Refusal, RefusedRow
 from metaq.pipelines.binlog_sync.envelope import RangeBarrier
+from metaq.pipelines.decimals import decimal_text, is_decimal
 from metaq.pipelines.spark_runtime import quoted
 from metaq.pipelines.storage import delete, directories
 
@@ -359,6 +360,8 @@ def indexed_columns(columns: Sequence[str], key: Sequence[str]) -> int:
 def _converted(whole: DataFrame, name: str, kind: str) -> Column:
     """Converts a column; a value that does not fit becomes NULL, and binlog-sync sends it again."""
     column = whole[quoted(name)]
+    if is_decimal(kind) and isinstance(whole.schema[name].dataType, StringType):
+        column = decimal_text(column)
     try:
         whole.select(column.try_cast(kind))
     except AnalysisException:
