@@ -1012,6 +1012,10 @@ class Message:
     def body(self) -> bytes:
         """The body as its sender passed it. Raises UnreadableBody if it cannot be decompressed."""
     @property
+    def stored_body(self) -> tuple[bytes, int]:
+        """The body as the broker stores it, and the system flag that says how it is compressed. Nothing is
+        decompressed."""
+    @property
     def body_size(self) -> int:
         """The size in bytes. Only a compressed body must be decoded to know it."""
     @property

@@ -25,7 +25,7 @@ from metaq.spark.sink.client import client_of, run, session_of
 from metaq.spark.sink.columns import Layout
 from metaq.spark.sink.exactly_once import Identity
 from metaq.spark.sink.half_ends import NotShown
-from metaq.spark.sink.markers import PLAIN_BYTES_MAX, Marker, MarkerNotSeen, Markers
+from metaq.spark.sink.markers import PLAIN_BYTES_MAX, Marker, MarkerNotSeen, Markers, StoredMarker
 from metaq.spark.sink.options import sink_options
 from tests.support.reading import stored
 from tests.support.servers import Cluster, start_metaq
@@ -236,7 +236,7 @@ def test_of_two_drivers_the_first_marker_counts(query: Query, monkeypatch: pytes
     read = Markers.read
     first = [True]
 
-    async def read_then_lose(self: Markers) -> list[Marker]:
+    async def read_then_lose(self: Markers) -> list[StoredMarker]:
         found = await read(self)
         if first.pop() if first else False:
             marker = Marker.of(query.identity(1), query.options.group, zombies, is_commit=True)
@@ -261,7 +261,7 @@ def hide_new_markers(monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
         await append(self, marker, timeout_s)
         blind.extend(range(reads))
 
-    async def read_late(self: Markers) -> list[Marker]:
+    async def read_late(self: Markers) -> list[StoredMarker]:
         found = await read(self)
         if blind:
             blind.pop()

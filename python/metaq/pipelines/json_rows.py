@@ -16,9 +16,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from metaq.errors import ConfigError
+from metaq.pipelines.decimals import json_fault
 
 LINE, IS_TEXT, RECORD = "line", "_is_text", "record"
-_PARSED, _BAD = "_parsed", "_bad"
+_PARSED, _BAD, _FAULT = "_parsed", "_bad", "_fault"
 _OBJECT: Final = r"^\s*\{"
 ISO_DATE: Final = r"^\s*\d{4}-\d\d-\d\d"
 _NUMBER: Final = r"^-?\d+$"
@@ -70,7 +71,9 @@ class JsonRows:
             return rows.withColumn(RECORD, f.when(f.col(IS_TEXT), f.try_parse_json(line)))
         given = StructType([*_nullable(self._schema).fields, StructField(_BAD, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD, "allowSingleQuotes": "false"}
-        parsed = rows.withColumn(_PARSED, f.from_json(line, given, options))
+        judged = rows.withColumn(_FAULT, json_fault(line, self._schema))
+        readable = f.when(f.col(_FAULT).isNull(), line)
+        parsed = judged.withColumn(_PARSED, f.from_json(readable, given, options))
         names = [f.col(_PARSED)[name].alias(name) for name in self._schema.names]
         return parsed.withColumn(RECORD, f.struct(*names))
 
@@ -89,6 +92,8 @@ class JsonRows:
         misfit = misfit.when(~is_object, "not a JSON object").when(~is_alone, "not JSON")
         if self._schema is None:
             return misfit.when(f.col(RECORD).isNull(), "not JSON")
+        fault = f.col(_FAULT)
+        misfit = misfit.when(fault.isNotNull(), f.concat(f.lit("does not fit the schema: "), fault))
         is_corrupt = f.col(_PARSED).isNull() | f.col(_PARSED)[_BAD].isNotNull()
         misfit = misfit.when(is_corrupt, f.concat(f.lit("does not fit the schema: "), self._misfits()))
         for path, column, parent in _required(self._schema, f.col(RECORD), None):

@@ -107,6 +107,10 @@ class RecallTrace(NamedTuple):
 TraceEntry = PubTrace | SubBeforeTrace | SubAfterTrace | EndTransactionTrace | RecallTrace
 
 
+ENTRY_BYTES_MAX: Final = 128 * 1024
+"""The longest entry that is read. Its texts come from properties, which together have 32,767 bytes."""
+
+
 class Decoded(NamedTuple):
     """The entries of a body, and the number of those that could not be read."""
 
@@ -156,6 +160,42 @@ def decode(body: bytes) -> Decoded:
         except (ValueError, IndexError, KeyError):
             skipped += 1
     return Decoded(entries, skipped)
+
+
+class Selected(NamedTuple):
+    """The entries of a body about one message."""
+
+    entries: list[TraceEntry]
+    skipped: int
+    """The entries with the id that could not be read."""
+    looked_at: int
+    """The entries that contain the id."""
+    is_whole: bool
+    """Whether the whole body was looked at."""
+
+
+def select(body: bytes, id: str, entries_max: int) -> Selected:
+    """Reads the entries of a trace message that are about one message, and no more than a number of them.
+
+    A body may have millions of entries, so only those that contain the id are read.
+    """
+    entries: list[TraceEntry] = []
+    skipped = looked_at = end = 0
+    wanted = id.encode(errors="replace")
+    while (found := body.find(wanted, end)) >= 0:
+        if looked_at >= entries_max:
+            return Selected(entries, skipped, looked_at, False)
+        looked_at += 1
+        begin = body.rfind(b"\x02", end, found) + 1 or end
+        end = body.find(b"\x02", found)
+        end = len(body) if end < 0 else end + 1
+        if end - begin > ENTRY_BYTES_MAX:
+            skipped += 1
+            continue
+        read, bad = decode(body[begin:end])
+        skipped += bad
+        entries += [entry for entry in read if entry.id == id]
+    return Selected(entries, skipped, looked_at, True)
 
 
 class _Fields:

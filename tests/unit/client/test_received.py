@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-import struct
 import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -33,42 +32,11 @@ from metaq.errors import UnreadableBody
 from metaq.protocol.commands.messages import Pulled, PullMessage
 from metaq.protocol.properties import SYSTEM_NAMES, encode_properties
 from metaq.protocol.reply import Reply
+from tests.support.records import record
 from tests.support.waiting import run, until
 
 QUEUE = Queue("orders", "broker-a", 3)
 FIELDS = metaq.Message.__match_args__
-
-
-def record(
-    body: bytes = b"body",
-    properties: bytes = b"",
-    *,
-    topic: bytes = b"orders",
-    queue_id: int = 3,
-    queue_offset: int = 7,
-    flag: int = 0,
-    system_flag: int = 0,
-    v6: bool = False,
-    reconsume_times: int = 0,
-) -> bytes:
-    """Encodes a stored message; `Record::decode` in crates/wire documents the layout."""
-    host = (bytes(15) + b"\x01" if v6 else bytes((127, 0, 0, 1))) + struct.pack(">I", 10911)
-    system_flag = system_flag & ~0x30 | (0x30 if v6 else 0)
-    rest = (
-        struct.pack(
-            ">IiiiqqiQ", 0xDAA320A7, 0, queue_id, flag, queue_offset, 1000, system_flag, 1_700_000_000_000
-        )
-        + host
-        + struct.pack(">Q", 1_700_000_000_500)
-        + host
-        + struct.pack(">iqI", reconsume_times, 0, len(body))
-        + body
-        + struct.pack(">b", len(topic))
-        + topic
-        + struct.pack(">h", len(properties))
-        + properties
-    )
-    return struct.pack(">I", len(rest) + 4) + rest
 
 
 def read_at_once(stored: Record, broker: str) -> dict[str, Any]:
@@ -218,6 +186,12 @@ def test_compressed_bodies_are_inflated_or_told_of() -> None:
     assert "damaged" in str(problem)
     assert messages[0].body == b"hello" * 100
     assert messages[0].body_size == 500
+    # Nothing is decompressed, also if it cannot be.
+    assert messages[0].stored_body == (zlib.compress(b"hello" * 100), COMPRESSED)
+    assert messages[2].stored_body == (b"no zlib", COMPRESSED)
+    # A changed copy has its body as it was read, and the flag of the message that was received.
+    changed = messages[0].__replace__(reconsume_times=1)
+    assert (changed.system_flag, changed.stored_body) == (COMPRESSED, (b"hello" * 100, 0))
     with pytest.raises(UnreadableBody):
         _ = messages[2].body
 

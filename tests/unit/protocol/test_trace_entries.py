@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 
 from metaq.protocol.trace_entries import (
+    ENTRY_BYTES_MAX,
     TIME_MS_MAX,
     EndTransactionTrace,
     PubTrace,
@@ -18,6 +19,7 @@ from metaq.protocol.trace_entries import (
     TraceEntry,
     decode,
     encode,
+    select,
 )
 
 TIMES = some.integers(0, TIME_MS_MAX)
@@ -106,6 +108,24 @@ PUB = ("Pub", "1000", "R", "g", "t", "ID", "tag", "k1 k2", "h:1", "12", "3", "0"
 )
 def test_the_forms_of_all_clients(line: bytes, entry: TraceEntry) -> None:
     assert decode(line) == ([entry], 0)
+
+
+@given(some.lists(ENTRIES), some.sampled_from(["ID", "1", "x"]))
+def test_entries_of_one_message(entries: list[TraceEntry], id: str) -> None:
+    """The same as if all entries had been read."""
+    entries = [entry._replace(id=id) if number % 2 else entry for number, entry in enumerate(entries)]
+    body = "".join(map(encode, entries)).encode()
+    wanted = [entry for entry in entries if entry.id == id]
+    found = select(body, id, len(entries))
+    assert (found.entries, found.skipped, found.is_whole) == (wanted, 0, True)
+    if wanted:
+        assert select(body, id, 0) == ([], 0, 0, False)
+
+
+def test_a_huge_entry_is_not_read() -> None:
+    entry = SubBeforeTrace(1, None, None, "r", "ID", 0, None)
+    huge = b"ID" + b"\x01" * ENTRY_BYTES_MAX + b"\x02"
+    assert select(huge + encode(entry).encode() + huge, "ID", 9) == ([entry], 2, 3, True)
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,18 @@ impl Message {
     }
 
     #[getter]
+    fn stored_body<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, i32)> {
+        match &self.origin {
+            // Nobody else has compressed it, whatever the flag of the message says that it was made from.
+            Origin::Made(values) => Ok((values[Field::Body as usize].bind(py).clone(), 0)),
+            Origin::Received(received) => {
+                let (body, system_flag) = received.stored_body(py)?;
+                Ok((body.into_any(), system_flag))
+            }
+        }
+    }
+
+    #[getter]
     fn body_size(&self, py: Python<'_>) -> PyResult<usize> {
         self.size(py)
     }

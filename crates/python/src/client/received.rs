@@ -123,6 +123,12 @@ impl Received {
         Ok(body.clone_ref(py))
     }
 
+    /// The body as it is stored, and its system flag.
+    pub fn stored_body<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyBytes>, i32)> {
+        let record = self.record()?;
+        Ok((PyBytes::new(py, record.body), record.system_flag))
+    }
+
     fn properties(&self, py: Python<'_>) -> PyResult<&(Py<PyAny>, Py<PyAny>)> {
         self.properties.get_or_try_init(py, || {
             let system_names = MessageRules::get(py)?.system_names.bind(py);

@@ -14,6 +14,7 @@ from metaq.admin.messages.queue_reading import QueueCursor, pull_messages
 from metaq.admin.messages.stored_messages import query
 from metaq.admin.offsets import Offsets
 from metaq.admin.pipelines.reports import (
+    BODY_BYTES_MAX,
     NAME_CHARACTERS_MAX,
     PipelineReport,
     PipelineReports,
@@ -24,7 +25,7 @@ from metaq.admin.pipelines.reports import (
 )
 from metaq.admin.topics import Topics
 from metaq.client.clock import now_ms
-from metaq.client.message import Message
+from metaq.client.message import Message, inflate
 from metaq.client.producer.results import STATUSES
 from metaq.client.session.routes import Queue
 from metaq.errors import AlreadyExists, MetaqError, NoRoute, UnreadableBody
@@ -156,7 +157,8 @@ class Pipelines:
 
     def _take(self, message: Message) -> None:
         try:
-            report = decode(bytes(message.body), message.stored_at)
+            body, system_flag = message.stored_body
+            report = decode(inflate(body, system_flag, BODY_BYTES_MAX), message.stored_at)
         except UnreadableBody:
             return  # Anybody may send to the topic.
         if report is None:

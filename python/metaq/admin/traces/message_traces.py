@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +26,8 @@ from metaq.admin.traces.timeline_events import (
     with_clients,
 )
 from metaq.admin.traces.timelines import Timeline, TimelineEvent, TimelineGroup
-from metaq.client.message import Message
+from metaq.client.compression import COMPRESSED
+from metaq.client.message import Message, inflate
 from metaq.client.session.routes import Queue
 from metaq.errors import NoRoute, NoSuchMessage, UnreadableBody, UsageError
 from metaq.protocol.commands.offsets import GetEarliestMessageStoreTime, StoreTime
@@ -48,13 +50,22 @@ from metaq.protocol.trace_entries import (
     RecallTrace,
     SubAfterTrace,
     SubBeforeTrace,
-    decode,
+    select,
 )
 
 TRACEPARENT: Final = "traceparent"
 """The property that carries a context of OpenTelemetry."""
 TRACED_GROUPS_MAX: Final = 100
 """Groups that only traces name and that are looked at."""
+
+
+TRACE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The bodies of trace messages that one timeline reads, decompressed. Anybody can send messages with any id
+as their key, and a compressed body of some hundred bytes may have millions of entries."""
+BODY_BYTES_MAX: Final = 512 * 1024
+"""The largest body that is read. By default, clients send 128,000 bytes at most."""
+ENTRIES_MAX: Final = 10_000
+"""The entries that one timeline reads."""
 
 
 @dataclass(slots=True)
@@ -136,16 +147,16 @@ class Traces:
             return False
         if len(messages) >= LIMIT:
             found.notes.append(f"only the newest {LIMIT} trace messages were read")
-        for message in messages:
-            try:
-                entries, skipped = decode(message.body)
-            except UnreadableBody:
-                found.skipped += 1
-                continue
-            found.skipped += skipped
-            found.traced += [Traced(entry, message.born_host) for entry in entries if entry.id == found.id]
+        read = await asyncio.to_thread(read_traces, messages, found.id)
+        found.traced += read.traced
+        found.skipped += read.skipped
         if found.skipped:
             found.notes.append(f"{found.skipped} trace entries could not be read")
+        if read.unread:
+            found.notes.append(
+                f"{read.unread} of {len(messages)} trace messages were not read to their end: a timeline"
+                f" reads {ENTRIES_MAX:,} entries and {TRACE_BYTES_MAX >> 20} MiB"
+            )
         return True
 
     async def _read_store(self, found: _Found, *, is_given: bool) -> tuple[str, ...]:
@@ -233,6 +244,46 @@ class Traces:
             skipped_entries=found.skipped,
             failures=tuple(found.failures[broker] for broker in sorted(found.failures)),
         )
+
+
+@dataclass(slots=True)
+class ReadTraces:
+    """The entries of trace messages about one message."""
+
+    traced: list[Traced] = field(default_factory=list)
+    skipped: int = 0
+    """Bodies and entries that could not be read."""
+    unread: int = 0
+    """Messages that were not read, or only in part, because of the limits."""
+    bytes: int = 0
+    """The bytes that were read. A body that is too large counts with its limit."""
+
+
+def read_traces(messages: Sequence[Message], id: str) -> ReadTraces:
+    """Reads trace messages within the limits of one timeline."""
+    read = ReadTraces()
+    looked_at = 0
+    for message in messages:
+        bytes_max = min(TRACE_BYTES_MAX - read.bytes, BODY_BYTES_MAX)
+        stored, system_flag = message.stored_body
+        is_compressed = bool(system_flag & COMPRESSED)
+        if bytes_max <= 0 or looked_at >= ENTRIES_MAX or (len(stored) > bytes_max and not is_compressed):
+            read.unread += 1
+            continue
+        try:
+            body = inflate(stored, system_flag, bytes_max)
+        except UnreadableBody:
+            # It is damaged, or too large.
+            read.skipped += 1
+            read.bytes += bytes_max
+            continue
+        read.bytes += len(body)
+        found = select(body, id, ENTRIES_MAX - looked_at)
+        looked_at += found.looked_at
+        read.skipped += found.skipped
+        read.unread += not found.is_whole
+        read.traced += [Traced(entry, message.born_host) for entry in found.entries]
+    return read
 
 
 def _why_untraced(message: Message | None, kept_since_ms: int | None) -> str:

@@ -125,5 +125,5 @@ class Timeline:
     notes: tuple[str, ...]
     """The gaps: things that are not known, and why."""
     skipped_entries: int = 0
-    """Entries of the trace messages that could not be read."""
+    """Bodies of trace messages, and entries in them about this message, that could not be read."""
     failures: tuple[BrokerFailure, ...] = ()

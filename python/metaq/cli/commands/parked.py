@@ -103,7 +103,7 @@ def _document(group: str, parked: StoredRetry) -> dict[str, object]:
         "error": parked.error,
         "parked_ms": parked.stored_ms,
         "due_ms": parked.due_ms,
-        "body_bytes": len(parked.body),
+        "body_bytes": parked.body_bytes,
     }
 
 

@@ -71,7 +71,8 @@ class HandlerConsumer:
         options = self._options
         if options.on_failure == "local":
             directory = options.local_directory or client_directory() / "parked"
-            store = await asyncio.to_thread(LocalRetryStore, local_retry_file(directory, options.group))
+            path = local_retry_file(directory, options.group)
+            store = await asyncio.to_thread(LocalRetryStore, path, options.local_bytes_max)
             self._local_retries = LocalRetries(self._session, options, store, self.invoke)
             self._settlement = Settlement(self.member, self._local_retries)
         self._requests.begin()

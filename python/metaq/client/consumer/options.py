@@ -23,6 +23,7 @@ from metaq.protocol.names import retry_topic
 
 Mode = Literal["cluster", "broadcast"]
 OnFailure = Literal["broker", "local"]
+LOCAL_BYTES_MAX: Final = 1024**3
 KeepOffsets = Literal["file", "memory"]
 OnRebalance = Callable[[frozenset[Queue], frozenset[Queue]], Awaitable[None] | None]
 """Called with the queues gained and the queues lost. A plain function runs in a thread, as it may block."""
@@ -93,6 +94,8 @@ class HandlerKeywords(ConsumerKeywords, total=False):
     """For how many seconds the first local retry waits; the time doubles with each (default 10.0)."""
     local_directory: str | Path | None
     """The directory of locally stored messages."""
+    local_bytes_max: int
+    """How many bytes of messages are stored locally at most (default 1 GiB)."""
 
 
 class PullerKeywords(TypedDict, total=False):
@@ -145,11 +148,12 @@ class ConsumerOptions:
     local_retries_max: int = 16
     local_first_wait: float = 10.0
     local_directory: Path | None = None
+    local_bytes_max: int = LOCAL_BYTES_MAX
 
     def __post_init__(self) -> None:
         if not self.subscriptions:
             raise ValueError("a consumer needs a topic")
-        for name in ("concurrency", "pull_count", "priority_patience", "local_after"):
+        for name in ("concurrency", "pull_count", "priority_patience", "local_after", "local_bytes_max"):
             check_whole(name, getattr(self, name))
         if self.batch is not None:
             check_whole("batch", self.batch)

@@ -27,17 +27,20 @@ from metaq.pipelines.binlog_mirror.decode import (
     messages,
     require_known_version,
 )
-from metaq.pipelines.binlog_mirror.errors import MirrorError
+from metaq.pipelines.binlog_mirror.errors import MirrorError, Unmirrored
+from metaq.pipelines.binlog_mirror.left_out import LeftOutTables
 from metaq.pipelines.binlog_mirror.notes import Barriers, Notes, TableName, barriers_by_table
 from metaq.pipelines.binlog_mirror.policies import ARCHIVE, EMPTY, KEEP, QUARANTINE, SKIP, TablePolicy
 from metaq.pipelines.binlog_mirror.refusals import RefusedRow
 from metaq.pipelines.binlog_mirror.target import MirrorTable, Target
 from metaq.pipelines.binlog_sync.envelope import Barrier, Field, Kind, parse_barrier
+from metaq.pipelines.binlog_sync.values.columns import Definition
 
 _log = logging.getLogger(__name__)
 
 LINES_MAX: Final = 10
-"""The log lines of one batch about barriers that binlog-sync did not write."""
+"""The log lines of one batch about barriers that binlog-sync did not write, and about rows without a
+definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +78,11 @@ class Applied:
     """The commit time of the newest change."""
     quarantined: int = 0
     foreign: int = 0
-    """The messages that binlog-sync did not write; they are left out."""
+    """The messages that binlog-sync did not write, or that no definition of their table belongs to; they are
+    left out."""
     tables: set[str] = field(default_factory=set)
     skipped: set[str] = field(default_factory=set)
-    """The tables that are left out since the target refused a row."""
+    """The tables that are left out: the target has refused a row, or it cannot hold the table."""
     batch: BatchProgress | None = None
     """None between two batches."""
 
@@ -96,6 +100,9 @@ class Applier:
         self._make_target = target
         self._target: Target | None = None
         self._tables: dict[TableName, MirrorTable] = {}
+        self._left_out: LeftOutTables | None = None
+        self._undefined = 0
+        """The groups of rows in this batch that no definition belongs to."""
         self.applied = Applied()
 
     def apply(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
@@ -118,6 +125,10 @@ class Applier:
             found.unpersist()
 
     def _apply_all(self, target: Target, found: DataFrame, progress: BatchProgress, batch: BatchId) -> None:
+        if self._left_out is None:
+            self._left_out = LeftOutTables(target.left_out(), target.save_left_out)
+            self.applied.skipped.update(self._left_out.names())
+        self._undefined = 0
         everything = _summary(found)
         require_known_version(row.newer for row in everything)
         self._set_aside(everything)
@@ -134,6 +145,12 @@ class Applier:
             rows = sum(row.rows for row in of_table)
             progress.rows_done += rows
             self.applied.rows += rows
+        # Without any table, the next run could not tell this target from another, empty one.
+        self._left_out.save(is_first=batch.number == 0 and not target.tables())
+        if self._undefined > LINES_MAX:
+            _log.warning(
+                "%s like these were left out", counted(self._undefined - LINES_MAX, "more group of rows")
+            )
         self._count(summary)
 
     def _set_aside(self, summary: list[Row]) -> None:
@@ -179,14 +196,14 @@ class Applier:
         batch: BatchId,
     ) -> None:
         """Applies the barriers and rows of one table; raises MirrorError."""
+        assert self._left_out is not None
         policy = self._config.policies.of(name)
-        table = self._prepared(target, name, barriers, policy)
+        table = self._prepared(target, self._left_out, name, barriers, policy)
         if table is None:
-            if summary and not barriers.drops_after(max(row.highest for row in summary)):
-                raise _undefined(".".join(name), summary[0][Field.SCHEMA], summary[0].lowest)
-            # A run that ended before Spark recorded the batch has deleted the mirror of a dropped table.
+            self._pass_over(self._left_out, name, barriers, summary)
             return
         if summary:
+            self.applied.tables.add(".".join(name))
             self._merge(table, found, name, summary, policy, batch)
         if not table.notes.skipped:
             # After the rows of the batch, which may be older than the range.
@@ -197,6 +214,42 @@ class Applier:
             self.applied.skipped.add(table.notes.table)
         else:
             self.applied.skipped.discard(table.notes.table)
+
+    def _pass_over(
+        self, left_out: LeftOutTables, name: TableName, barriers: Barriers, summary: list[Row]
+    ) -> None:
+        """Notes the rows of a table that has no mirror."""
+        left = left_out.get(name)
+        if left is None:
+            self.applied.skipped.discard(".".join(name))
+        else:
+            self.applied.skipped.add(".".join(name))
+        if not summary:
+            return
+        highest = max(row.highest for row in summary)
+        if left is not None:
+            left_out.add(name, highest, left.reason)
+        # A run that ended before Spark recorded the batch has deleted the mirror of a dropped table.
+        elif not barriers.drops_after(highest):
+            for row in summary:
+                self._count_undefined(name, row, row.messages)
+
+    def _count_undefined(self, name: TableName, row: Row, messages: int) -> None:
+        """Counts messages with rows that nobody can read. They stay in the topic.
+
+        Every definition comes before its rows, so binlog-sync has not sent them, or the mirror was made after
+        them: then a checkpoint is older than its mirror.
+        """
+        self.applied.foreign += messages
+        self._undefined += 1
+        if self._undefined <= LINES_MAX:
+            _log.warning(
+                "%s from %s on with rows of %s are left out: the topic has no definition for version %d",
+                counted(messages, "message"),
+                row.lowest,
+                ".".join(name),
+                row[Field.SCHEMA],
+            )
 
     def _merge(
         self,
@@ -214,6 +267,8 @@ class Applier:
             table.save_notes()
             return
         newest = self._changes(table, found, name, summary)
+        if newest is None:
+            return
         try:
             refused = table.merge(newest, batch.query, batch.number, quarantines=policy.refused == QUARANTINE)
         except RefusedRow as error:
@@ -237,16 +292,30 @@ class Applier:
         self._tables.pop(name, None)
 
     def _prepared(
-        self, target: Target, name: TableName, barriers: Barriers, policy: TablePolicy
+        self,
+        target: Target,
+        left_out: LeftOutTables,
+        name: TableName,
+        barriers: Barriers,
+        policy: TablePolicy,
     ) -> MirrorTable | None:
-        """Returns the table after its barriers were applied; None if nothing is known of it."""
-        config = self._config
+        """Returns the table after its barriers were applied; None if nothing is known of it, or if the target
+        cannot hold it."""
         table = self._tables.get(name)
         is_opened = table is None
         if table is None:
             table = target.open(name)
+        left = left_out.get(name) if table is None else None
         notes = Notes(".".join(name)) if table is None else table.notes
-        has_news = barriers.add_to(notes, policy.dropped)
+        if left is not None and left.sequence:
+            notes.skip(left.sequence, left.reason)
+        fault = self._withdraw_unmirrored(target, name, barriers)
+        has_news = fault is not None
+        if fault is not None:
+            if not notes.skipped and table is not None:
+                _log.warning("%s is skipped from now on: %s", notes.table, fault[1])
+            notes.skip(*fault)
+        has_news |= barriers.add_to(notes, policy.dropped if left is None else EMPTY)
         # A drop may have waited for queues when the policy was another one.
         is_emptied = bool(notes.dropped) and (barriers.recreates(notes.dropped) or policy.dropped == EMPTY)
         if is_emptied:
@@ -255,32 +324,93 @@ class Applier:
                 table.archive(notes.dropped)
             notes.raise_floor(notes.dropped)
             has_news = True
-        newest = notes.newest
-        if newest is None:
-            return None
-        wanted = wanted_columns(newest, typed_dates=config.typed_dates, native=target.native_types())
-        if table is None:
-            table = target.create(name, notes, wanted)
+        if table is not None and notes.newest is not None:
+            self._update(
+                target, table, barriers, is_opened=is_opened, has_news=has_news, is_emptied=is_emptied
+            )
+        elif notes.newest is not None:
+            table = self._created(target, left_out, name, notes)
         else:
-            change = None
-            if is_opened or barriers.definitions:
-                # A previous run may have ended between saving the notes and changing the columns.
-                change = evolution(notes.table, table.columns, wanted, config.schema_changes)
-            if has_news:
-                table.save_notes()
-            if change:
-                table.evolve(change)
-            if barriers.may_empty or is_emptied:
-                table.drop_below_floor()
+            if barriers.drops:
+                left_out.remove(name)
+            if fault is not None:
+                left_out.add(name, notes.skipped, fault[1])
+            return None
+        if table is None:
+            return None
         if is_opened or barriers.definitions:
             table.ensure_index()
         self._tables[name] = table
         return table
 
+    def _wanted(self, target: Target, name: TableName, definition: Definition) -> dict[str, str]:
+        """Returns the columns of a mirror; raises Unmirrored."""
+        wanted = wanted_columns(
+            definition, typed_dates=self._config.typed_dates, native=target.native_types()
+        )
+        target.require(name, wanted)
+        return wanted
+
+    def _withdraw_unmirrored(
+        self, target: Target, name: TableName, barriers: Barriers
+    ) -> tuple[str, str] | None:
+        """Removes definitions that the target cannot hold; returns the number of the last one and why."""
+        fault = None
+        for entry in sorted(barriers.definitions, key=lambda entry: entry[0]):
+            try:
+                self._wanted(target, name, entry[2])
+            except Unmirrored as error:
+                barriers.definitions.remove(entry)
+                fault = entry[0], str(error)
+        return fault
+
+    def _created(
+        self, target: Target, left_out: LeftOutTables, name: TableName, notes: Notes
+    ) -> MirrorTable | None:
+        """Returns the new mirror of a table; None if the target cannot hold it."""
+        assert notes.newest is not None
+        try:
+            table = target.create(name, notes, self._wanted(target, name, notes.newest))
+        except Unmirrored as error:
+            left_out.add(name, max(notes.definitions)[0], str(error))
+            return None
+        left_out.remove(name)
+        return table
+
+    def _update(
+        self,
+        target: Target,
+        table: MirrorTable,
+        barriers: Barriers,
+        *,
+        is_opened: bool,
+        has_news: bool,
+        is_emptied: bool,
+    ) -> None:
+        """Saves the notes of a mirror and makes its columns those of the newest definition."""
+        notes = table.notes
+        assert notes.newest is not None
+        change = None
+        try:
+            if is_opened or barriers.definitions:
+                # A previous run may have ended between saving the notes and changing the columns.
+                wanted = self._wanted(target, table.name, notes.newest)
+                change = evolution(notes.table, table.columns, wanted, self._config.schema_changes)
+            if has_news:
+                table.save_notes()
+            if change:
+                table.evolve(change)
+        except Unmirrored as error:
+            _log.warning("%s is skipped from now on: %s", notes.table, error)
+            notes.skip(max(notes.definitions)[0], str(error))
+            table.save_notes()
+        if barriers.may_empty or is_emptied:
+            table.drop_below_floor()
+
     def _changes(
         self, table: MirrorTable, found: DataFrame, name: TableName, summary: list[Row]
-    ) -> DataFrame:
-        """Returns the newest change of every row of a table; raises MirrorError."""
+    ) -> DataFrame | None:
+        """Returns the newest change of every row of a table; None if no definition belongs to any of them."""
         rows = found.where(
             f.col(READABLE)
             & (message_field(Field.KIND) == Kind.ROWS)
@@ -290,10 +420,15 @@ class Applier:
         first = first_sequence()
         notes = table.notes
         frames = []
-        for version, lowest in sorted((row[Field.SCHEMA], row.lowest) for row in summary):
+        for row in sorted(summary, key=lambda row: int(row[Field.SCHEMA])):
+            version = row[Field.SCHEMA]
             definitions = notes.definitions_of(version)
-            if not definitions or lowest < definitions[0][0]:
-                raise _undefined(notes.table, version, lowest)
+            if not definitions:
+                self._count_undefined(name, row, row.messages)
+                continue
+            if row.lowest < definitions[0][0]:
+                is_older = (message_field(Field.SCHEMA) == version) & (first < definitions[0][0])
+                self._count_undefined(name, row, rows.where(is_older).count())
             ends = [number for number, _ in definitions[1:]]
             for (begin, definition), end in zip(definitions, [*ends, None], strict=True):
                 some = rows.where((message_field(Field.SCHEMA) == version) & (first >= begin))
@@ -301,6 +436,8 @@ class Applier:
                     some = some.where(first < end)
                 strictly = definition == notes.newest and self._config.schema_changes != IGNORE
                 frames.append(changes(some, definition, table.columns, table.convert, strictly=strictly))
+        if not frames:
+            return None
         newest = latest(frames)
         if notes.floor:
             newest = newest.where(f.col(SEQUENCE) >= notes.floor)
@@ -315,18 +452,10 @@ class Applier:
             if row[Field.KIND] == Kind.ROWS:
                 # A message that a stranger has copied may lack it.
                 applied.committed_s = max(applied.committed_s, row.committed_s or 0)
-                applied.tables.add(".".join(_name(row)))
 
 
 def _name(row: Row) -> TableName:
     return row[Field.DATABASE], row[Field.TABLE]
-
-
-def _undefined(table: str, version: int, lowest: str) -> MirrorError:
-    return MirrorError(
-        f"the topic has no definition for version {version} of {table} at {lowest}",
-        hint="the mirror begins after that message; restart binlog-sync, which sends it again",
-    )
 
 
 def _summary(found: DataFrame) -> list[Row]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from metaq.pipelines.binlog_mirror.config import EVOLVE, EXCEPTION, IGNORE
-from metaq.pipelines.binlog_mirror.errors import MirrorError
+from metaq.pipelines.binlog_mirror.errors import MirrorError, Unmirrored
 from metaq.pipelines.binlog_sync.values.columns import Column, Definition
 
 KEY, SEQUENCE, DELETED = "metaq_key", "metaq_seq", "metaq_deleted"
@@ -112,17 +112,17 @@ class Evolution:
 def wanted_columns(
     definition: Definition, *, typed_dates: bool, native: Collection[str] = ()
 ) -> dict[str, str]:
-    """Returns the columns for a definition; raises MirrorError if a name clashes with the mirror's own, or if
+    """Returns the columns for a definition; raises Unmirrored if a name clashes with the mirror's own, or if
     nothing identifies the rows."""
     if not definition.key:
-        raise MirrorError(
+        raise Unmirrored(
             "the table has no primary key, so the mirror cannot tell its rows apart",
             hint="list the table in source.exclude",
         )
     columns: dict[str, str] = {}
     for column in definition.columns:
         if column.name.lower() in OWN:
-            raise MirrorError(
+            raise Unmirrored(
                 f"column {column.name} has a name that the mirror needs itself",
                 hint="list the table in source.exclude",
             )

@@ -15,6 +15,7 @@ from metaq.pipelines.binlog_mirror.dialects import TEXTUAL
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_sync.envelope import DELETE, SPARK_SCHEMA, VERSION, Field, Kind
 from metaq.pipelines.binlog_sync.values.columns import Definition
+from metaq.pipelines.decimals import decimal_text, is_decimal
 from metaq.pipelines.spark_runtime import quoted
 
 BARRIER: Final = "barrier"
@@ -22,6 +23,8 @@ BARRIER: Final = "barrier"
 READABLE: Final = "readable"
 """The column that is false for messages that binlog-sync cannot have written."""
 _MESSAGE: Final = "m"
+_NAME: Final = r"^[^\x00\x{10000}-\x{10FFFF}]{0,63}[^\x00\t-\r \x{10000}-\x{10FFFF}]\z"
+"""The names that `is_name` allows, in the syntax of Java."""
 _OBJECT: Final = "map<string, string>"
 """A row as every row is: an object. Another text would end the run where its columns are read."""
 
@@ -57,9 +60,9 @@ def messages(frame: DataFrame) -> DataFrame:
 def _is_readable() -> Column:
     """Returns whether binlog-sync can have written a message."""
     changes = message_field(Field.CHANGES)
-    is_complete = message_field(Field.DATABASE).isNotNull()
-    for name in (Field.TABLE, Field.SCHEMA):
-        is_complete &= message_field(name).isNotNull()
+    is_complete = message_field(Field.SCHEMA).isNotNull()
+    for name in (Field.DATABASE, Field.TABLE):
+        is_complete &= message_field(name).rlike(_NAME)
     is_fine = (message_field(Field.VERSION) == VERSION) & f.when(
         message_field(Field.KIND) == Kind.ROWS,
         is_complete
@@ -131,6 +134,8 @@ def typed_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Colu
     if kind == "timestamp":
         # Messages have times in UTC, whatever the session's time zone is.
         return f.concat(text, f.lit("+00:00")).try_cast(kind)
+    if is_decimal(kind):
+        text = decimal_text(text)
     if kind in ("date", "timestamp_ntz") or not strictly:
         # 0000-00-00 becomes NULL.
         return text.try_cast(kind)
@@ -145,7 +150,7 @@ def text_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Colum
         return text.try_cast("timestamp_ntz").cast("string")
     is_text = kind == "string" or kind in TEXTUAL
     if kind == "date" or not (is_text or strictly):
-        return text.try_cast(kind).cast("string")
+        return (decimal_text(text) if is_decimal(kind) else text).try_cast(kind).cast("string")
     return text
 
 

@@ -1,23 +1,24 @@
 """Mirrors in Delta: tables with the columns of their source, and the sequence number of each row.
 
 A deleted row stays as a tombstone (`metaq_deleted`), so that an older change that is applied again cannot
-bring it back. `PATH/_quarantine` holds refused rows, `PATH/_dropped` the rows of dropped tables.
+bring it back. `PATH/_quarantine` holds refused rows, `PATH/_dropped` the rows of dropped tables,
+`PATH/_left_out` the list of tables without a mirror.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, OWN, SEQUENCE, Evolution, column_named
 from metaq.pipelines.binlog_mirror.decode import ValueConverter, typed_value
@@ -27,9 +28,12 @@ from metaq.pipelines.binlog_mirror.delta_quarantine import (
     broken_constraints,
     within,
 )
+from metaq.pipelines.binlog_mirror.errors import Unmirrored
+from metaq.pipelines.binlog_mirror.left_out import LeftOut
 from metaq.pipelines.binlog_mirror.notes import PROPERTY, Notes, TableName
 from metaq.pipelines.binlog_mirror.refusals import Refusal, RefusedRow
 from metaq.pipelines.binlog_sync.envelope import RangeBarrier
+from metaq.pipelines.decimals import decimal_text, is_decimal
 from metaq.pipelines.spark_runtime import quoted
 from metaq.pipelines.storage import delete, directories
 
@@ -46,6 +50,10 @@ _PROPERTIES: Final = {
     # A table that is created without such a column would refuse one later.
     "delta.feature.timestampNtz": "supported",
 }
+LEFT_OUT: Final = "_left_out"
+FOLDER_BYTES_MAX: Final = 255
+"""The longest name of a directory in Linux and in HDFS. Object stores limit only the whole path."""
+_WITH_FOLDERS: Final = frozenset(("", "file", "hdfs", "viewfs"))
 
 
 def table_path(root: str, name: TableName) -> str:
@@ -57,6 +65,13 @@ def _folder(name: str) -> str:
     """Escapes a name. A leading dot or underscore would hide the directory, and `..` would leave it."""
     escaped = quote(name, safe="")
     return f"%{ord(escaped[0]):02X}{escaped[1:]}" if escaped.startswith((".", "_")) else escaped
+
+
+def folder_too_long(root: str, name: TableName) -> str | None:
+    """Returns the first part of a name whose directory the file system of the mirrors refuses."""
+    if urlsplit(root).scheme not in _WITH_FOLDERS:
+        return None
+    return next((part for part in name if len(_folder(part)) > FOLDER_BYTES_MAX), None)
 
 
 def tables_at(spark: SparkSession, root: str, database: str | None = None) -> list[TableName]:
@@ -80,10 +95,37 @@ class DeltaTarget:
 
     def is_begun(self) -> bool:
         # The directory of a database stays when its last table is dropped.
-        return any(not name.startswith(("_", ".")) for name in directories(self._spark, self._root))
+        names = directories(self._spark, self._root)
+        return any(name == LEFT_OUT or not name.startswith(("_", ".")) for name in names)
 
     def native_types(self) -> frozenset[str]:
         return frozenset()
+
+    def require(self, name: TableName, columns: Collection[str]) -> None:
+        if (part := folder_too_long(self._root, name)) is not None:
+            raise Unmirrored(
+                f"{part} is too long a name for a directory: it has {len(_folder(part))} of"
+                f" {FOLDER_BYTES_MAX} characters with its escapes",
+                hint="list the table in source.exclude, or use an object store for the mirror",
+            )
+
+    def left_out(self) -> dict[TableName, LeftOut]:
+        path = self._left_out_path
+        if not DeltaTable.isDeltaTable(self._spark, path):
+            return {}
+        rows = self._spark.read.format("delta").load(path).collect()
+        return {(row.database_name, row.table_name): LeftOut(row.seq, row.reason) for row in rows}
+
+    def save_left_out(self, tables: Mapping[TableName, LeftOut]) -> None:
+        rows = [(*name, left.sequence, left.reason) for name, left in tables.items()]
+        frame = self._spark.createDataFrame(
+            rows, "database_name string, table_name string, seq string, reason string"
+        )
+        frame.coalesce(1).write.format("delta").mode("overwrite").save(self._left_out_path)
+
+    @property
+    def _left_out_path(self) -> str:
+        return f"{self._root}/{LEFT_OUT}"
 
     def tables(self) -> list[TableName]:
         return tables_at(self._spark, self._root)
@@ -106,7 +148,7 @@ class DeltaMirror:
     ) -> None:
         self._spark = spark
         self._root = root
-        self._name = name
+        self.name = name
         self.path = table_path(root, name)
         self._quarantine = DeltaQuarantine(spark, f"{root}/_quarantine", name)
         self.notes = notes
@@ -116,6 +158,8 @@ class DeltaMirror:
     @classmethod
     def open(cls, spark: SparkSession, root: str, name: TableName) -> DeltaMirror | None:
         """Returns the mirror of a table; None if there is none yet. Raises MirrorError."""
+        if folder_too_long(root, name) is not None:
+            return None
         path = table_path(root, name)
         if not DeltaTable.isDeltaTable(spark, path):
             return None
@@ -246,8 +290,8 @@ class DeltaMirror:
         row = f.to_json(f.struct(*map(quoted, self.columns)))
         value = f.to_json(f.array(f.from_json(row, "map<string,string>")[f.col("broken.column")]))
         return found.select(
-            f.lit(self._name[0]).alias("database_name"),
-            f.lit(self._name[1]).alias("table_name"),
+            f.lit(self.name[0]).alias("database_name"),
+            f.lit(self.name[1]).alias("table_name"),
             f.col(KEY).alias("key"),
             f.col(SEQUENCE).alias("seq"),
             f.col("broken.column").alias("column_name"),
@@ -261,7 +305,7 @@ class DeltaMirror:
         return self._quarantine.listed()
 
     def archive(self, sequence: str) -> None:
-        place = f"{table_path(self._root + '/_dropped', self._name)}/{sequence}"
+        place = f"{table_path(self._root + '/_dropped', self.name)}/{sequence}"
         rows = self.frame().where((f.col(SEQUENCE) < sequence) & ~f.col(DELETED))
         rows.write.format("delta").mode("overwrite").options(
             **{"delta.columnMapping.mode": "name", "overwriteSchema": "true"}
@@ -316,6 +360,8 @@ def indexed_columns(columns: Sequence[str], key: Sequence[str]) -> int:
 def _converted(whole: DataFrame, name: str, kind: str) -> Column:
     """Converts a column; a value that does not fit becomes NULL, and binlog-sync sends it again."""
     column = whole[quoted(name)]
+    if is_decimal(kind) and isinstance(whole.schema[name].dataType, StringType):
+        column = decimal_text(column)
     try:
         whole.select(column.try_cast(kind))
     except AnalysisException:

@@ -14,6 +14,7 @@ from metaq.pipelines.binlog_mirror.columns import KEY, SEQUENCE
 from metaq.pipelines.binlog_mirror.notes import TableName
 from metaq.pipelines.binlog_mirror.refusals import LISTED_MAX, QUARANTINE_COLUMNS, Refusal
 from metaq.pipelines.binlog_sync.envelope import RangeBarrier
+from metaq.pipelines.decimals import decimal_text
 
 _CONSTRAINT: Final = "delta.constraints."
 """The prefix of the properties in which Delta keeps the constraints that people add to a table."""
@@ -100,7 +101,7 @@ class DeltaQuarantine:
         """Takes rows of a range of keys out of the quarantine that were not read again."""
         if self._is_there():
             # Keys are JSON. A column of numbers comes first, see `range_column` of binlog-sync.
-            first = f.get_json_object("key", "$[0]").try_cast("decimal(20,0)")
+            first = decimal_text(f.get_json_object("key", "$[0]")).try_cast("decimal(20,0)")
             chosen = self._own() & (f.col("seq") < barrier.begun) & within(first, barrier)
             DeltaTable.forPath(self._spark, self._path).delete(chosen)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from metaq.pipelines.binlog_mirror.errors import MirrorError
+from metaq.pipelines.binlog_mirror.errors import Unmirrored
 
 TEXTUAL: Final = frozenset(("uuid", "inet4", "inet6"))
 """Types whose values are texts in messages and in Spark. Some databases have types of their own for them."""
@@ -41,6 +41,8 @@ class Dialect(ABC):
     own_columns: str
     """Options that keep the mirror's own columns out of `SELECT *`, if the database has them."""
     name_bytes_max: int
+    own_schemas: re.Pattern[str]
+    """The databases (schemas) that belong to the server itself."""
     indexes: str
     """A query for the names of a table's indexes; its parameters are schema and table."""
     refuses_nul: bool = False
@@ -52,11 +54,18 @@ class Dialect(ABC):
         return kind if _DECIMAL.fullmatch(kind) else self.types[kind]
 
     def require_name(self, name: str) -> None:
-        """Raises MirrorError if a name is too long: PostgreSQL would truncate it, and confuse two names."""
+        """Raises Unmirrored if a name is too long: PostgreSQL would truncate it, and confuse two names."""
         if len(name.encode()) > self.name_bytes_max:
-            raise MirrorError(
+            raise Unmirrored(
                 f"{name} is too long a name for {self.name}: the limit is {self.name_bytes_max} bytes",
                 hint="list the table in source.exclude",
+            )
+
+    def require_schema(self, name: str) -> None:
+        """Raises Unmirrored if a database of the source has the name of one that no mirror may touch."""
+        if self.own_schemas.fullmatch(name):
+            raise Unmirrored(
+                f"{self.name} needs the database {name} itself", hint="list its tables in source.exclude"
             )
 
     @abstractmethod
@@ -237,6 +246,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         identity="varchar({}) CHARACTER SET ascii COLLATE ascii_bin",
         own_columns="DEFAULT {} INVISIBLE",
         name_bytes_max=256,
+        own_schemas=re.compile("(?i:information_schema|performance_schema|mysql|sys|metaq_mirror)"),
         indexes="SELECT index_name FROM information_schema.statistics"
         " WHERE table_schema = ? AND table_name = ?",
         # sql_require_primary_key of MySQL, and clusters of both, require a key.
@@ -263,6 +273,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         identity='varchar({}) COLLATE "C"',
         own_columns="",
         name_bytes_max=63,
+        own_schemas=re.compile("information_schema|pg_.*|metaq_mirror", re.DOTALL),
         indexes="SELECT indexname FROM pg_indexes WHERE schemaname = ? AND tablename = ?",
         refuses_nul=True,
     ),

@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import reduce
 from typing import Final
 
@@ -24,10 +24,11 @@ from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, SEQUENCE, Evolut
 from metaq.pipelines.binlog_mirror.connection import Connection, JdbcConfig, driver_errors, transaction
 from metaq.pipelines.binlog_mirror.decode import ValueConverter, text_value, typed_value
 from metaq.pipelines.binlog_mirror.dialects import named
-from metaq.pipelines.binlog_mirror.errors import TOO_LARGE_FOR_INDEX, DatabaseError, MirrorError
+from metaq.pipelines.binlog_mirror.errors import TOO_LARGE_FOR_INDEX, DatabaseError, Unmirrored
 from metaq.pipelines.binlog_mirror.jdbc_apply import NUL, REFUSED_COLUMNS, StagedBatch
 from metaq.pipelines.binlog_mirror.jdbc_schema import (
     ID,
+    LEFT_OUT,
     QUARANTINE,
     SCHEMA,
     TABLES,
@@ -39,6 +40,7 @@ from metaq.pipelines.binlog_mirror.jdbc_schema import (
     is_there,
     prepare,
 )
+from metaq.pipelines.binlog_mirror.left_out import LeftOut
 from metaq.pipelines.binlog_mirror.notes import Notes, TableName
 from metaq.pipelines.binlog_mirror.refusals import LISTED_MAX, Refusal, RefusedRow
 from metaq.pipelines.binlog_sync.envelope import RangeBarrier
@@ -48,6 +50,7 @@ _log = logging.getLogger(__name__)
 STAGE_ROWS: Final = 5_000
 """The number of rows in one round trip to the database."""
 EMPTY: Final = "''"
+LEFT_OUT_TABLE: Final = (SCHEMA, "left_out")
 ARCHIVED: Final = "_dropped_"
 """Between the name of a table and the number of its drop, in the name of its archive."""
 
@@ -105,6 +108,35 @@ class JdbcTarget:
     def table_names(self, database: str) -> list[str]:
         return [name for there, name in self.tables() if there == database]
 
+    def require(self, name: TableName, columns: Collection[str]) -> None:
+        dialect = self.config.dialect
+        dialect.require_schema(name[0])
+        for part in (*name, *columns):
+            dialect.require_name(part)
+        _require_free(columns)
+
+    def left_out(self) -> dict[TableName, LeftOut]:
+        with self.transaction() as connection:
+            if not is_there(connection, LEFT_OUT_TABLE):
+                return {}
+            found = connection.query(f'SELECT "database_name", "table_name", "seq", "reason" FROM {LEFT_OUT}')
+        return {
+            (str(database), str(table)): LeftOut(str(sequence or ""), str(reason))
+            for database, table, sequence, reason in found
+        }
+
+    def save_left_out(self, tables: Mapping[TableName, LeftOut]) -> None:
+        # An older version may have created the schema without this table.
+        self._prepare()
+        with self.transaction() as connection:
+            connection.execute(f"DELETE FROM {LEFT_OUT}")
+            for name, left in tables.items():
+                connection.execute(
+                    f'INSERT INTO {LEFT_OUT} ("id", "database_name", "table_name", "seq", "reason")'
+                    " VALUES (?, ?, ?, ?, ?)",
+                    *(hashed(*name), *name, left.sequence, left.reason),
+                )
+
     def open(self, name: TableName) -> JdbcMirror | None:
         with self.transaction() as connection:
             if not self._is_ready and not is_there(connection, (SCHEMA, "tables")):
@@ -126,13 +158,10 @@ class JdbcTarget:
 
     def create(self, name: TableName, notes: Notes, columns: Mapping[str, str]) -> JdbcMirror:
         dialect = self.config.dialect
-        for part in (*name, *columns):
-            dialect.require_name(part)
-        _require_free(columns)
         self._prepare()
-        with self.transaction() as connection:
+        with _table_errors(), self.transaction() as connection:
             if is_there(connection, name) and SEQUENCE not in columns_of(connection, name):
-                raise MirrorError(
+                raise Unmirrored(
                     f"{dialect.name} already has a table {'.'.join(name)}, which is not a mirror",
                     hint="rename it, or use another server for the mirror",
                 )
@@ -167,7 +196,7 @@ class JdbcMirror:
     def __init__(self, target: JdbcTarget, name: TableName, notes: Notes, columns: dict[str, str]) -> None:
         self._target = target
         self._config = target.config
-        self._name = name
+        self.name = name
         self._id = hashed(*name)
         self.notes = notes
         self.columns = columns
@@ -187,14 +216,14 @@ class JdbcMirror:
 
     def evolve(self, evolution: Evolution) -> None:
         """Changes the columns. A previous run may have done it in part: MariaDB commits DDL at once."""
-        dialect, table = self._config.dialect, full_name(self._name)
+        dialect, table = self._config.dialect, full_name(self.name)
         columns = dict(self.columns)
-        with self._target.transaction() as connection:
-            there = columns_of(connection, self._name)
+        with _table_errors(), self._target.transaction() as connection:
+            there = columns_of(connection, self.name)
             _require_free(evolution.added)
             if self.notes.keys() & {name.lower() for name in (*evolution.retyped, *evolution.dropped)}:
                 # MariaDB cannot change the type of an indexed column to text. `ensure_index` follows.
-                KeyIndex(dialect, self._name, (), ()).drop(connection)
+                KeyIndex(dialect, self.name, (), ()).drop(connection)
             for name, kind in evolution.added.items():
                 dialect.require_name(name)
                 columns[name] = kind
@@ -221,7 +250,7 @@ class JdbcMirror:
         floor = self.notes.floor
         if floor:
             with self._target.transaction() as connection:
-                connection.execute(f"DELETE FROM {full_name(self._name)} WHERE {named(SEQUENCE)} < ?", floor)
+                connection.execute(f"DELETE FROM {full_name(self.name)} WHERE {named(SEQUENCE)} < ?", floor)
                 for table in (TOMBSTONES, QUARANTINE):
                     connection.execute(
                         f'DELETE FROM {table} WHERE "table_id" = ? AND "seq" < ?', self._id, floor
@@ -231,7 +260,7 @@ class JdbcMirror:
         column = column_named(self.columns, barrier.column)
         if column is None:
             return
-        is_old = f"FROM {full_name(self._name)} WHERE {named(SEQUENCE)} < ?{_within(named(column), barrier)}"
+        is_old = f"FROM {full_name(self.name)} WHERE {named(SEQUENCE)} < ?{_within(named(column), barrier)}"
         key = self._config.dialect.first_of_key(named("key"))
         with self._target.transaction() as connection:
             connection.execute(
@@ -270,7 +299,7 @@ class JdbcMirror:
     def _apply(self, stage: str, query_id: str, batch_id: int, quarantines: bool) -> int:
         with self._target.transaction() as connection:
             batch = StagedBatch(
-                connection, self._config.dialect, self._name, self._id, self.columns, stage, quarantines
+                connection, self._config.dialect, self.name, self._id, self.columns, stage, quarantines
             )
             return batch.apply(query_id, batch_id)
 
@@ -362,7 +391,7 @@ class JdbcMirror:
             # With mirror.schema_changes = "ignore", a mirror may lack a column of the key.
             return None
         columns = [name for name in key if name is not None]
-        return KeyIndex(self._config.dialect, self._name, columns, [self.columns[name] for name in columns])
+        return KeyIndex(self._config.dialect, self.name, columns, [self.columns[name] for name in columns])
 
     def ensure_index(self) -> None:
         """Creates the index on the columns of the source's primary key, unless it is there."""
@@ -379,19 +408,19 @@ class JdbcMirror:
 
     def _drop_index(self) -> bool:
         with self._target.transaction() as connection:
-            return KeyIndex(self._config.dialect, self._name, (), ()).drop(connection)
+            return KeyIndex(self._config.dialect, self.name, (), ()).drop(connection)
 
     # Dropped tables
 
     def archive(self, sequence: str) -> None:
         """Copies the rows from before a drop to another table, again if a run ended in the middle of that."""
-        archive = (self._name[0], self._archive_name(sequence))
+        archive = (self.name[0], self._archive_name(sequence))
         names = ", ".join(named(name) for name in (ID, KEY, SEQUENCE, *self.columns))
         with self._target.transaction() as connection:
             connection.execute(f"DROP TABLE IF EXISTS {full_name(archive)}")
-            connection.execute(self._config.dialect.copy_empty(full_name(self._name), full_name(archive)))
+            connection.execute(self._config.dialect.copy_empty(full_name(self.name), full_name(archive)))
             connection.execute(
-                f"INSERT INTO {full_name(archive)} ({names}) SELECT {names} FROM {full_name(self._name)}"
+                f"INSERT INTO {full_name(archive)} ({names}) SELECT {names} FROM {full_name(self.name)}"
                 f" WHERE {named(SEQUENCE)} < ?",
                 sequence,
             )
@@ -399,7 +428,7 @@ class JdbcMirror:
 
     def _archive_name(self, sequence: str) -> str:
         end = ARCHIVED + hashed(sequence)[:12]
-        name = self._name[1]
+        name = self.name[1]
         while len((name + end).encode()) > min(self._config.dialect.name_bytes_max, 64):
             name = name[:-1]
         return name + end
@@ -407,7 +436,7 @@ class JdbcMirror:
     def discard(self) -> None:
         """Drops the table and everything that is stored about it."""
         with self._target.transaction() as connection:
-            connection.execute(f"DROP TABLE IF EXISTS {full_name(self._name)}")
+            connection.execute(f"DROP TABLE IF EXISTS {full_name(self.name)}")
             for table in (TOMBSTONES, QUARANTINE):
                 connection.execute(f'DELETE FROM {table} WHERE "table_id" = ?', self._id)
             connection.execute(f'DELETE FROM {TABLES} WHERE "id" = ?', self._id)
@@ -421,7 +450,7 @@ class JdbcMirror:
             f'{dialect.text_of(named(column), kind)} AS "{name}"'
             for name, (column, kind) in zip(names, self.columns.items(), strict=True)
         ]
-        query = f"SELECT {', '.join((named(KEY), *texts))} FROM {full_name(self._name)}"
+        query = f"SELECT {', '.join((named(KEY), *texts))} FROM {full_name(self.name)}"
         reader = self._target.spark.read.format("jdbc").options(**self._config.options())
         frame = reader.option("query", query).option("fetchsize", STAGE_ROWS).load()
         return frame.select(
@@ -437,9 +466,20 @@ def _typed(text: Column, kind: str) -> Column:
     return f.unhex(text) if kind == "binary" else typed_value(text, kind, False, False)
 
 
-def _require_free(columns: Mapping[str, str]) -> None:
+@contextmanager
+def _table_errors() -> Iterator[None]:
+    """Raises Unmirrored if the database refuses the names or the columns of a table."""
+    try:
+        yield
+    except DatabaseError as error:
+        if error.is_about_table:
+            raise Unmirrored(str(error), hint="list the table in source.exclude") from None
+        raise
+
+
+def _require_free(columns: Iterable[str]) -> None:
     if ID in (column.lower() for column in columns):
-        raise MirrorError(
+        raise Unmirrored(
             f"column {ID} has a name that the mirror needs itself", hint="list the table in source.exclude"
         )
 

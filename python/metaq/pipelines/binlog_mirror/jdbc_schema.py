@@ -14,7 +14,9 @@ from metaq.pipelines.binlog_mirror.refusals import QUARANTINE_COLUMNS
 SCHEMA: Final = "metaq_mirror"
 ID: Final = "metaq_id"
 """A hash of the key, because keys may be too long for an index."""
-TABLES, TOMBSTONES, QUARANTINE = (f'"{SCHEMA}"."{name}"' for name in ("tables", "tombstones", "quarantine"))
+TABLES, TOMBSTONES, QUARANTINE, LEFT_OUT = (
+    f'"{SCHEMA}"."{name}"' for name in ("tables", "tombstones", "quarantine", "left_out")
+)
 
 
 def prepare(connection: Connection, dialect: Dialect) -> None:
@@ -29,6 +31,10 @@ def prepare(connection: Connection, dialect: Dialect) -> None:
     connection.execute(
         f'CREATE TABLE IF NOT EXISTS {TOMBSTONES} ("table_id" {short} NOT NULL,'
         f' "id" {short} NOT NULL, "seq" {short} NOT NULL, PRIMARY KEY ("table_id", "id"))'
+    )
+    connection.execute(
+        f'CREATE TABLE IF NOT EXISTS {LEFT_OUT} ("id" {short} NOT NULL PRIMARY KEY,'
+        f' "database_name" {text}, "table_name" {text}, "seq" {short} NOT NULL, "reason" {text})'
     )
     columns = dict.fromkeys(QUARANTINE_COLUMNS, text) | {"seq": f"{short} NOT NULL"}
     lines = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())

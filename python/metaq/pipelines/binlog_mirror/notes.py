@@ -6,9 +6,10 @@ Notes only grow. So a batch that is applied twice, or late, changes nothing. The
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -23,12 +24,14 @@ from metaq.pipelines.binlog_sync.envelope import (
     SnapshotBarrier,
 )
 from metaq.pipelines.binlog_sync.reading import ddl
-from metaq.pipelines.binlog_sync.values.columns import Definition
+from metaq.pipelines.binlog_sync.values.columns import Definition, is_name
 
 PROPERTY: Final = "metaq.mirror"
 VERSION: Final = 1
 RANGES_MAX: Final = 100
 """How many ranges of keys are remembered, so that a batch that is applied again finds them complete."""
+
+_log = logging.getLogger(__name__)
 
 TableName = tuple[str, str]
 """A database and a table."""
@@ -199,10 +202,7 @@ class Notes:
             return cls(
                 str(document["table"]),
                 str(document["floor"]),
-                {
-                    (str(entry["seq"]), int(entry["schema"])): Definition.decode(entry)
-                    for entry in document["definitions"]
-                },
+                _definitions(str(document["table"]), document["definitions"]),
                 {str(begun): set(map(int, queues)) for begun, queues in document["ends"].items()},
                 {
                     str(begun): set(map(int, queues))
@@ -217,6 +217,20 @@ class Notes:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise MirrorError(f"the notes of a mirror table cannot be read: {error}") from None
+
+
+def _definitions(table: str, entries: Iterable[Any]) -> dict[tuple[str, int], Definition]:
+    """Reads definitions; leaves those out that no source can have, which older versions took."""
+    found: dict[tuple[str, int], Definition] = {}
+    for entry in entries:
+        key = str(entry["seq"]), int(entry["schema"])
+        try:
+            found[key] = Definition.decode(entry)
+        except ValueError as error:
+            _log.warning(
+                "%s: the definition of version %d at %s is left out: %s", table, key[1], key[0], error
+            )
+    return found
 
 
 @dataclass(slots=True)
@@ -298,14 +312,19 @@ def barriers_by_table(
                 barriers.begins.append(barrier.begun)
         elif isinstance(barrier, RangeBarrier):
             of(barrier.database, barrier.table).ranges.append((barrier, queue))
-        elif isinstance(barrier, DdlBarrier) and ddl.empties(barrier.statement):
+        elif isinstance(barrier, DdlBarrier) and is_name(barrier.database) and ddl.empties(barrier.statement):
             names, gone = set(barrier.names), dropped_tables(barrier)
             if drops_database(barrier):
                 names = {(barrier.database, name) for name in tables_of(barrier.database)}
                 names |= {name for name in found if name[0] == barrier.database}
                 gone = names
-            for name in names - gone:
+            # No table can have another name, and files or queries with it may fail.
+            for name in filter(_is_table, names - gone):
                 of(*name).floors.append(barrier.sequence)
-            for name in gone:
+            for name in filter(_is_table, gone):
                 of(*name).drops.append((barrier.sequence, queue, barrier.queues))
     return found
+
+
+def _is_table(name: TableName) -> bool:
+    return all(map(is_name, name))

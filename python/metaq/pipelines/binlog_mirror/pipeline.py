@@ -59,6 +59,10 @@ class BinlogMirror:
         with spark_session(NAME, config.spark) as spark, spark_errors():
             target = self._target(spark)
             tables = [self._planned(target, name, warnings) for name in target.tables()]
+            left_out = [
+                f"{'.'.join(name)} is left out: {one.reason}" for name, one in target.left_out().items()
+            ]
+            warnings += shortened(left_out)
             master = spark.sparkContext.master
         facts: dict[str, object] = {
             "topic": f"{config.topic} at {config.nameservers}",
@@ -141,6 +145,15 @@ class BinlogMirror:
             return Verifier(spark, self._target(spark), source, limit).verify(wait_s)
 
 
+TABLES_LISTED_MAX: Final = 100
+
+
+def shortened(lines: list[str]) -> list[str]:
+    """Returns the first lines and how many more there are. Strangers can invent tables."""
+    more = len(lines) - TABLES_LISTED_MAX
+    return [*lines[:TABLES_LISTED_MAX], *([f"{more:,} more"] if more > 0 else [])]
+
+
 def update_progress(progress: Progress, applied: Applied) -> None:
     """Fills in the progress, also within a batch."""
     progress.rows, progress.bytes = applied.rows, applied.bytes
@@ -151,7 +164,7 @@ def update_progress(progress: Progress, applied: Applied) -> None:
         "tables": len(applied.tables),
         "quarantined": applied.quarantined,
         "foreign": applied.foreign,
-        "skipped": ", ".join(sorted(applied.skipped)) or None,
+        "skipped": ", ".join(shortened(sorted(applied.skipped))) or None,
         "newest_commit": _moment(applied.committed_s) if applied.committed_s else None,
     }
     batch, now_s = applied.batch, time.monotonic()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from pyspark.sql import DataFrame
 
 from metaq.pipelines.binlog_mirror.columns import Evolution
 from metaq.pipelines.binlog_mirror.decode import ValueConverter
+from metaq.pipelines.binlog_mirror.left_out import LeftOut
 from metaq.pipelines.binlog_mirror.notes import Notes, TableName
 from metaq.pipelines.binlog_mirror.refusals import Refusal
 from metaq.pipelines.binlog_sync.envelope import RangeBarrier
@@ -17,6 +18,7 @@ from metaq.pipelines.binlog_sync.envelope import RangeBarrier
 class MirrorTable(Protocol):
     """An existing table, with its notes and columns as they are on disk."""
 
+    name: TableName
     notes: Notes
     columns: dict[str, str]
     """The columns of the source, with Spark's names for their types."""
@@ -27,7 +29,7 @@ class MirrorTable(Protocol):
         """Saves the notes, before the rows of the same batch."""
 
     def evolve(self, evolution: Evolution) -> None:
-        """Changes the columns. If the run ends in between, the next one completes it."""
+        """Changes the columns. If the run ends in between, the next one completes it. Raises Unmirrored."""
 
     def drop_below_floor(self) -> None:
         """Deletes rows and tombstones below the floor."""
@@ -76,8 +78,17 @@ class Target(Protocol):
     def table_names(self, database: str) -> list[str]:
         """Returns the mirrored tables of a database."""
 
+    def require(self, name: TableName, columns: Collection[str]) -> None:
+        """Raises Unmirrored if the store allows no table or no columns of these names."""
+
+    def left_out(self) -> dict[TableName, LeftOut]:
+        """Returns the tables that have no mirror because the store cannot hold them."""
+
+    def save_left_out(self, tables: Mapping[TableName, LeftOut]) -> None:
+        """Replaces what `left_out` returns, durably."""
+
     def open(self, name: TableName) -> MirrorTable | None:
         """Returns the mirror of a table; None if there is none yet."""
 
     def create(self, name: TableName, notes: Notes, columns: Mapping[str, str]) -> MirrorTable:
-        """Creates a mirror, also if a previous run ended in the middle of that."""
+        """Creates a mirror, also if a previous run ended in the middle of that. Raises Unmirrored."""

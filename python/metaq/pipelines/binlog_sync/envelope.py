@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
-from metaq.pipelines.binlog_sync.values.columns import Definition
+from metaq.pipelines.binlog_sync.values.columns import NAME_CHARACTERS_MAX, Definition, is_name
 from metaq.pipelines.binlog_sync.values.rows import Row
 
 VERSION: Final = 1
@@ -135,6 +135,14 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return value
 
 
+def _name(document: Mapping[str, Any], name: str) -> str:
+    """Returns the name of a table, of its database or of its column."""
+    value = _text(document, name)
+    if not is_name(value):
+        raise ValueError(f"{name} is {value[:NAME_CHARACTERS_MAX]!r}, which no server allows")
+    return value
+
+
 def _number(document: Mapping[str, Any], name: str, lowest: int, highest: int) -> int:
     value = document[name]
     if type(value) is not int:
@@ -182,8 +190,8 @@ class SchemaBarrier:
         """Raises KeyError, TypeError or ValueError."""
         return cls(
             _sequence(document, "seq"),
-            _text(document, "database"),
-            _text(document, "table"),
+            _name(document, "database"),
+            _name(document, "table"),
             _number(document, "schema", 0, 2**31 - 1),
             Definition.decode(document),
         )
@@ -222,8 +230,8 @@ class SnapshotBarrier:
             raise ValueError(f"state is {state[:64]!r}")
         return cls(
             _sequence(document, "seq"),
-            _text(document, "database"),
-            _text(document, "table"),
+            _name(document, "database"),
+            _name(document, "table"),
             state,
             _sequence(document, "begun"),
             _queues(document),
@@ -265,9 +273,9 @@ class RangeBarrier:
         )
         return cls(
             _sequence(document, "seq"),
-            _text(document, "database"),
-            _text(document, "table"),
-            _text(document, "column"),
+            _name(document, "database"),
+            _name(document, "table"),
+            _name(document, "column"),
             first,
             last,
             _sequence(document, "begun"),

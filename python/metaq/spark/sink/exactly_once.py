@@ -29,7 +29,7 @@ from metaq.retry import Retry, steady
 from metaq.spark.errors import OptionError
 from metaq.spark.sink.client import client_of, run, session_of
 from metaq.spark.sink.half_ends import NotShown, end_all
-from metaq.spark.sink.markers import Expired, Identity, Marker, Markers, winner
+from metaq.spark.sink.markers import Expired, Identity, Marker, Markers, StoredMarker, winner
 from metaq.spark.sink.options import SinkOptions
 
 __all__ = ["Identity", "abort", "answer_checks", "commit", "half_properties", "roll_back_quietly"]
@@ -161,7 +161,7 @@ async def _decide(markers: Markers, identity: Identity, ours: Marker, options: S
     return decided
 
 
-async def _known(markers: Markers, options: SinkOptions) -> list[Marker]:
+async def _known(markers: Markers, options: SinkOptions) -> list[StoredMarker]:
     try:
         return await markers.read()
     except Expired:

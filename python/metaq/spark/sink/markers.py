@@ -44,6 +44,12 @@ RATIO_MAX: Final = 32
 """Markers become up to six times smaller. What becomes larger than this when it is read fills the memory of
 a driver, and anybody can write to a topic."""
 RATIO_FROM_BYTES: Final = 64 * 1024
+PLACES_MAX: Final = 1_000_000
+"""The half messages and chains of a marker. One takes up to 130 bytes of memory, and as little as 3 bytes in
+the marker."""
+PLACES_FROM: Final = 64 * 1024
+"""A marker may list this many, and beyond them one for each of its bytes. In markers of this sink, a place
+takes more than three."""
 CREATED_WITHIN_S: Final = 10.0
 SEEN_PAUSE_S: Final = 0.05
 _DAY_MS: Final = 86_400_000
@@ -76,6 +82,20 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
     is_ordered: bool
     places: list[tuple[int, int]]
     """Offset in the queue of half messages, and physical offset."""
+
+
+class _RawChain(msgspec.Struct, frozen=True, array_like=True):
+    """A chain whose places are not read yet."""
+
+    broker: str
+    is_ordered: bool
+    places: msgspec.Raw
+
+
+class _RawChains(msgspec.Struct, frozen=True):
+    """The part of a marker that may be long."""
+
+    chains: msgspec.Raw
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -116,12 +136,17 @@ class Marker(msgspec.Struct, frozen=True):
 
     def encode(self) -> bytes:
         plain = msgspec.msgpack.encode(self)
+        places = sum(len(chain.places) for chain in self.chains)
         body = zlib.compress(plain)
-        if len(plain) > _plain_bytes_max(body):
+        if len(plain) > _plain_bytes_max(body) or places + len(self.chains) > _places_max(body):
             body = zlib.compress(plain, 0)
-        if len(body) > BODY_BYTES_MAX or len(plain) > PLAIN_BYTES_MAX:
+        if (
+            len(body) > BODY_BYTES_MAX
+            or len(plain) > PLAIN_BYTES_MAX
+            or places + len(self.chains) > _places_max(body)
+        ):
             raise OptionError(
-                f"a batch of {sum(len(chain.places) for chain in self.chains)} half messages is too large",
+                f"a batch of {places} half messages is too large",
                 hint="make batches smaller, or batchBytes larger",
             )
         return body
@@ -129,19 +154,20 @@ class Marker(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, body: bytes) -> Marker:
         """Reads a marker. Raises ValueError if it is not one: anybody can write to a topic."""
-        unpacking = zlib.decompressobj()
+        plain = _plain(body)
         try:
-            plain = unpacking.decompress(body, _plain_bytes_max(body))
-            if not unpacking.eof:
-                raise ValueError("it is cut short, or too large")
+            listed = msgspec.msgpack.decode(plain, type=_RawChains).chains
+            left = _places_max(body) - _array_length(listed)
+            if left >= 0:
+                left -= sum(
+                    _array_length(chain.places)
+                    for chain in msgspec.msgpack.decode(listed, type=list[_RawChain])
+                )
+            if left < 0:
+                raise ValueError(f"it lists more than {_places_max(body)} half messages and chains")
             return msgspec.msgpack.decode(plain, type=cls)
-        except (zlib.error, msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(str(error)) from error
-
-    def is_same(self, other: Marker) -> bool:
-        """Returns whether both decide the same about the same half messages."""
-        mine = (self.name, self.number, self.digest, self.is_commit)
-        return mine == (other.name, other.number, other.digest, other.is_commit)
 
     def lists(self, broker: str, half_offset: int) -> bool:
         """Returns whether the half message belongs to the batch."""
@@ -149,11 +175,82 @@ class Marker(msgspec.Struct, frozen=True):
         return any(half_offset == place for chain in mine for place, _ in chain.places)
 
 
+class StoredMarker(msgspec.Struct, frozen=True):
+    """A marker as it was read from its topic. Only the one that counts is read as a whole."""
+
+    name: str
+    number: int
+    digest: str
+    is_commit: bool
+    made_ms: int
+    body: bytes = b""
+    """As it was sent. Empty for markers of other names, which only tell how far the topic was read."""
+
+    @classmethod
+    def decode(cls, body: bytes, name: str) -> StoredMarker:
+        """Reads the marker without its half messages. Raises ValueError if it is not one."""
+        try:
+            head = msgspec.msgpack.decode(_plain(body), type=_Head)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ValueError(str(error)) from error
+        kept = body if head.name == name else b""
+        return cls(head.name, head.number, head.digest, head.is_commit, head.made_ms, kept)
+
+    def is_of(self, marker: Marker) -> bool:
+        """Returns whether both decide the same about the same half messages."""
+        mine = (self.name, self.number, self.digest, self.is_commit)
+        return mine == (marker.name, marker.number, marker.digest, marker.is_commit)
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """The fields of a marker that `StoredMarker` has."""
+
+    name: str
+    number: int
+    digest: str
+    is_commit: bool
+    made_ms: int
+
+
+def _plain(body: bytes) -> bytes:
+    """Decompresses a marker. Raises ValueError if it is too large."""
+    unpacking = zlib.decompressobj()
+    try:
+        plain = unpacking.decompress(body, _plain_bytes_max(body))
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not unpacking.eof:
+        raise ValueError("it is cut short, or too large")
+    if unpacking.unused_data:
+        # These bytes would raise the limits, which depend on the length of the body.
+        raise ValueError("something follows it")
+    return plain
+
+
 def _plain_bytes_max(body: bytes) -> int:
     return min(max(RATIO_MAX * len(body), RATIO_FROM_BYTES), PLAIN_BYTES_MAX)
 
 
-def winner(markers: Iterable[Marker], number: int) -> Marker | None:
+def _places_max(body: bytes) -> int:
+    return min(max(len(body), PLACES_FROM), PLACES_MAX)
+
+
+def _array_length(packed: msgspec.Raw) -> int:
+    """Returns the length of an array from its first bytes, without making its elements.
+
+    1001nnnn | 0xdc length:u16 | 0xdd length:u32
+    """
+    data = memoryview(packed)
+    kind = data[0]
+    if kind & 0xF0 == 0x90:
+        return kind & 0x0F
+    size = {0xDC: 2, 0xDD: 4}.get(kind)
+    if size is None:
+        raise ValueError("a list is expected")
+    return int.from_bytes(data[1 : 1 + size], "big")
+
+
+def winner(markers: Iterable[StoredMarker], number: int) -> Marker | None:
     """Returns the decision that counts: the first commit of the batch that was not given up before."""
     given_up: set[str] = set()
     for marker in markers:
@@ -162,7 +259,10 @@ def winner(markers: Iterable[Marker], number: int) -> Marker | None:
         if not marker.is_commit:
             given_up.add(marker.digest)
         elif marker.digest not in given_up:
-            return marker
+            try:
+                return Marker.decode(marker.body)
+            except ValueError as error:
+                _log.warning("a marker of %s/%d does not count: %s", marker.name, number, error)
     return None
 
 
@@ -240,15 +340,19 @@ class Markers:
         message = outgoing(self.topic, marker.encode(), self._session.unique_ids.next(), keys=keys)
         await sender.send(message, timeout_s, queue=await self._queue())
 
-    async def read(self) -> list[Marker]:
+    async def read(self) -> list[StoredMarker]:
         """Returns the markers from the identity's batch on, in order. Raises Expired."""
         identity = self._identity
         queue = await self._queue()
         begin, end = await self._offset(GetMinOffset, queue), await self._offset(GetMaxOffset, queue)
-        found: list[Marker] = []
-        while end > begin and not (found and _is_before(found[0], identity)):
+        found: list[StoredMarker] = []
+        oldest: StoredMarker | None = None
+        while end > begin and not (oldest is not None and _is_before(oldest, identity)):
             start = max(end - PAGE, begin)
-            found = await self._page(queue, start, end) + found
+            page = await self._page(queue, start, end)
+            own = [marker for marker in page if marker.name == identity.name]
+            oldest = next(iter(page if identity.is_job else own), oldest)
+            found = own + found
             end = start
         if not found and end > 0 and not identity.is_job:
             raise Expired(
@@ -256,9 +360,9 @@ class Markers:
                 f" {identity.number} was written",
                 hint="if it was not, start the query once with exactlyOnceFromAnyBatch=true",
             )
-        return [marker for marker in found if marker.name == identity.name]
+        return found
 
-    async def append_and_read(self, marker: Marker, timeout_s: float) -> list[Marker]:
+    async def append_and_read(self, marker: Marker, timeout_s: float) -> list[StoredMarker]:
         """Writes a marker and returns all markers as soon as it can be read, which may be after its
         acknowledgement. Raises MarkerNotSeen."""
         await self.append(marker, timeout_s)
@@ -268,7 +372,7 @@ class Markers:
                 found = await self.read()
             except Expired:
                 found = []
-            if any(marker.is_same(other) for other in found):
+            if any(stored.is_of(marker) for stored in found):
                 return found
             if not await tries.pause():
                 raise MarkerNotSeen(
@@ -277,12 +381,12 @@ class Markers:
                     hint="nothing was rolled back: repeat the write, which finds the decision",
                 )
 
-    async def find(self) -> list[Marker]:
+    async def find(self) -> list[StoredMarker]:
         """Returns the markers for a caller that can wait: brokers index the key of a job a moment later."""
         return await (self._by_key() if self._identity.is_job else self.read())
 
-    async def _page(self, queue: Queue, start: int, end: int) -> list[Marker]:
-        found: list[Marker] = []
+    async def _page(self, queue: Queue, start: int, end: int) -> list[StoredMarker]:
+        found: list[StoredMarker] = []
         while start < end:
             command = PullMessage(
                 consumer_group=TOOLS_GROUP,
@@ -298,11 +402,11 @@ class Markers:
             records = [record for record in decode_records(reply.body) if record.queue_offset < end]
             if not records:
                 raise NoRoute(f"queue offset {start} of {self.topic} cannot be read")
-            found += _decoded(records)
+            found += _decoded(records, self._identity.name)
             start = records[-1].queue_offset + 1
         return found
 
-    async def _by_key(self) -> list[Marker]:
+    async def _by_key(self) -> list[StoredMarker]:
         now_ms = time.time_ns() // 1_000_000
         command = QueryMessage(
             topic=self.topic,
@@ -311,13 +415,14 @@ class Markers:
             begin_timestamp=0,
             end_timestamp=now_ms + _DAY_MS,
         )
-        found: list[Marker] = []
+        found: list[StoredMarker] = []
         route = await self._session.routes.get(self.topic)
         for broker in sorted({queue.broker for queue in route.readable}):
             reply = await self._session.call(broker, command)
             if reply.code != ResponseCode.QUERY_NOT_FOUND:
                 records = sorted(decode_records(reply.check().body), key=lambda record: record.queue_offset)
-                found += [marker for marker in _decoded(records) if marker.name == self._identity.name]
+                name = self._identity.name
+                found += [marker for marker in _decoded(records, name) if marker.name == name]
         return found
 
     async def _queue(self) -> Queue:
@@ -339,7 +444,7 @@ class Markers:
         return reply.check().header(QueueOffset).queue_offset
 
 
-def _is_before(marker: Marker, identity: Identity) -> bool:
+def _is_before(marker: StoredMarker, identity: Identity) -> bool:
     if identity.is_job:
         return marker.made_ms < identity.made_ms - CLOCKS_DIFFER_MS
     return marker.number < identity.number
@@ -349,12 +454,12 @@ def _key(identity: Identity) -> str:
     return identity.name
 
 
-def _decoded(records: Iterable[Record]) -> list[Marker]:
+def _decoded(records: Iterable[Record], name: str) -> list[StoredMarker]:
     """Returns the markers among the records. One bad record must not stop every job."""
-    found: list[Marker] = []
+    found: list[StoredMarker] = []
     for record in records:
         try:
-            found.append(Marker.decode(record.body))
+            found.append(StoredMarker.decode(record.body, name))
         except ValueError as error:
             _log.warning("%s/%d is not a marker: %s", record.topic, record.queue_offset, error)
     return found

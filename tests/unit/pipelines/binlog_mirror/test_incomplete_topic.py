@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import Row
 
 from metaq.pipelines.binlog_mirror import apply, pipeline
-from metaq.pipelines.binlog_mirror.apply import Applier
+from metaq.pipelines.binlog_mirror.apply import Applied, Applier
 from metaq.pipelines.binlog_mirror.config import MirrorConfig, read_mirror_config
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_sync.config import SECTIONS
@@ -49,18 +49,29 @@ class FakeTarget:
     def open(self, name: tuple[str, str]) -> None:
         return None
 
+    def left_out(self) -> dict[tuple[str, str], Any]:
+        return {}
+
+    def save_left_out(self, tables: Any) -> None:
+        pass
+
 
 def apply_batch(
     config: MirrorConfig, target: FakeTarget, batch_id: int, monkeypatch: pytest.MonkeyPatch, *rows: Row
-) -> None:
+) -> Applied:
     monkeypatch.setattr(apply, "messages", lambda frame: frame)
     monkeypatch.setattr(apply, "_summary", lambda frame: list(rows))
     fake: Any = target
     frame: Any = Frame()
-    Applier(config, lambda spark: fake).apply(frame, batch_id, "query")
+    applier = Applier(config, lambda spark: fake)
+    applier.apply(frame, batch_id, "query")
+    return applier.applied
 
 
-def test_rows_without_a_definition(config: MirrorConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_a_definition_are_left_out(
+    config: MirrorConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may be of a table that somebody has invented, so they must not end the run."""
     row = Row(
         database="shop",
         table="t",
@@ -69,12 +80,18 @@ def test_rows_without_a_definition(config: MirrorConfig, monkeypatch: pytest.Mon
         lowest="a1",
         highest="a2",
         rows=1,
+        messages=2,
+        bytes=1,
+        committed_s=1,
         newer=None,
         readable=True,
     )
-    with pytest.raises(MirrorError, match=r"no definition for version 3 of shop\.t at a1") as failure:
-        apply_batch(config, FakeTarget(), 0, monkeypatch, row)
-    assert "restart binlog-sync" in failure.value.hint
+    applied = apply_batch(config, FakeTarget(), 0, monkeypatch, row)
+    assert (applied.foreign, applied.tables) == (2, set())
+    assert (
+        "2 messages from a1 on with rows of shop.t are left out: the topic has no definition for version 3"
+        in caplog.text
+    )
 
 
 def test_a_checkpoint_without_its_mirror(config: MirrorConfig, monkeypatch: pytest.MonkeyPatch) -> None:

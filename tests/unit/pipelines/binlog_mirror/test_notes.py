@@ -209,6 +209,14 @@ def test_damaged_notes_are_an_error(text: str) -> None:
         Notes.decode(text)
 
 
+def test_notes_leave_out_a_definition_that_no_source_has() -> None:
+    """An older version has saved what a stranger had sent. The mirror must open all the same."""
+    notes = Notes("shop.t")
+    notes.define("a1", 1, ONE)
+    notes.define("ff", 2, Definition((Column("id", "bit(x)", False),), ("id",)))
+    assert Notes.decode(notes.encode()).definitions == {("a1", 1): ONE}
+
+
 def test_rows_without_a_key_cannot_be_mirrored() -> None:
     with pytest.raises(MirrorError, match="no primary key"):
         wanted_columns(Definition(ONE.columns, ()), typed_dates=True)

@@ -92,6 +92,8 @@ RANGE = RangeBarrier("a5", "shop", "t", "id", 1, None, "a4", 4)
         (SCHEMA, "schema", [2**31, -1, "2"]),
         (SCHEMA, "key", ["id", [], ["unknown"], [7]]),
         (SCHEMA, "columns", [[], [{"name": "id"}], 7, [{"name": 7, "type": "int32", "nullable": False}]]),
+        (SCHEMA, "table", ["", "t" * 65, "t ", "a\0b", "\U0001f600"]),
+        (RANGE, "column", ["", 7]),
         (RANGE, "first", [2**64, "1", 1.5, True]),
     ],
 )
@@ -101,6 +103,54 @@ def test_a_barrier_with_a_wrong_field_is_refused(barrier: Barrier, field: str, v
     for value in values:
         with pytest.raises((KeyError, TypeError, ValueError)):
             parse_barrier(json.dumps(right | {field: value}))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(
+            "bit(x)",
+            "bit(0)",
+            "bit(65)",
+            "bit(8",
+            "bit(1,1)",
+            "int",
+            "int8  unsigned",
+            "INT32",
+            "int32\n",
+            "",
+        ),
+        *(f"decimal({'9' * 5_000},1)", "decimal(0,7)", "decimal(66,0)", "decimal(5,6)", "decimal(5)"),
+        *("decimal(-5,1)", "decimal(٣,1)", "time(7)", "binary(1024)", "binary(-1)", "binary", "varchar(9)"),
+    ],
+)
+def test_a_definition_with_an_unknown_type_is_refused(kind: str) -> None:
+    """One such message ended binlog-mirror, and again after every restart."""
+    right = json.loads(barrier_message(SCHEMA, 0))
+    right["columns"][0]["type"] = kind
+    with pytest.raises(ValueError, match="unknown type"):
+        parse_barrier(json.dumps(right))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("int8", "int24 unsigned", "int64 unsigned", "float", "double", "year", "date", "json", "text"),
+        *("bytes", "geometry", "enum", "set", "uuid", "inet4", "inet6", "binary(0)", "binary(255)"),
+        *("decimal(1,0)", "decimal(65,38)", "bit(1)", "bit(64)", "time(0)", "datetime(6)", "timestamp(3)"),
+    ],
+)
+def test_the_types_of_binlog_sync_are_accepted(kind: str) -> None:
+    barrier = SchemaBarrier("a1", "shop", "t", 2, Definition((Column("id", kind, False),), ("id",)))
+    assert parse_barrier(barrier_message(barrier, 0).decode()) == (barrier, 0)
+
+
+@pytest.mark.parametrize("names", [("id", "ID"), ("id", ""), ("id", "x" * 65), ("id", "end ")])
+def test_a_definition_with_names_that_no_table_has_is_refused(names: tuple[str, ...]) -> None:
+    columns = tuple(Column(name, "int32", False) for name in names)
+    barrier = SchemaBarrier("a1", "shop", "t", 2, Definition(columns, ("id",)))
+    with pytest.raises(ValueError, match="name"):
+        parse_barrier(barrier_message(barrier, 0).decode())
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "{", '{"v":1}', "NaN"])

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from metaq.client.clock import now_ms
-from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, StoredRetry
+from metaq.client.consumer.settlement.local_retry_store import BODY_FLAG, LocalRetryStore, StoredRetry
 from metaq.client.consumer.settlement.send_back import send_to_dead_letters
 from metaq.client.consumer.subscription import Reject, Retry
-from metaq.client.message import Message
+from metaq.client.message import Message, inflate
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError
 
@@ -97,8 +97,11 @@ class LocalRetries:
                     self._store.release(left, now_ms())
 
     async def _try(self, stored: StoredRetry) -> None:
+        body = await asyncio.to_thread(self._store.body, stored.number)
+        if body is None:
+            return
         try:
-            message = _message(stored)
+            message = await asyncio.to_thread(_message, stored, body)
         except Exception as error:
             _log.error("group %s: stored message %d is unreadable", self._options.group, stored.number)
             await self._add_failure(stored, f"unreadable: {error!r}", NEVER_MS)
@@ -156,12 +159,11 @@ def _record(message: Message) -> dict[str, object]:
     }
 
 
-def _message(stored: StoredRetry) -> Message:
+def _message(stored: StoredRetry, body: bytes) -> Message:
     fields: dict[str, Any] = dict(stored.record)
+    body = inflate(body, fields.pop(BODY_FLAG, 0))
     fields["keys"] = tuple(fields["keys"])
     for name in ("properties", "system_properties"):
         fields[name] = MappingProxyType(fields[name])
     fields["reconsume_times"] += stored.attempts + 1
-    return Message(
-        **fields, body=stored.body, queue=Queue(stored.queue_topic, stored.broker, stored.queue_id)
-    )
+    return Message(**fields, body=body, queue=Queue(stored.queue_topic, stored.broker, stored.queue_id))

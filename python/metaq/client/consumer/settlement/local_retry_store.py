@@ -16,7 +16,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".parked.sqlite"
 BUSY_TIMEOUT_S: Final = 30.0
 ERROR_CHARACTERS_MAX: Final = 2000
+PAGE_ROWS: Final = 100
+BODY_FLAG: Final = "body_flag"
+"""The field of a record that says how its body is compressed. Older records lack it; their bodies are not."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS parked (
@@ -57,6 +60,7 @@ _COLUMNS: Final = (
     "number, topic, broker, queue_id, queue_offset, message_id, record, body,"
     " attempts, error, parked_ms, due_ms"
 )
+_LISTED: Final = _COLUMNS.replace(" body,", " length(body),")
 _RECORD_COLUMN: Final = 6
 
 
@@ -74,7 +78,8 @@ class StoredRetry:
     """The unique id of the message."""
     record: dict[str, object]
     """The other fields of the message, as JSON."""
-    body: bytes
+    body_bytes: int
+    """The size of the body as it is stored. `LocalRetryStore.body` returns it."""
     attempts: int
     """The number of failed attempts since the message was stored or replayed."""
     error: str
@@ -120,8 +125,10 @@ def _use_write_ahead_log(database: sqlite3.Connection) -> None:
 class LocalRetryStore:
     """The store of one group. Any thread may use it."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises UnusableFile if the file cannot be opened."""
+    def __init__(self, path: Path, bytes_max: int | None = None) -> None:
+        """Raises UnusableFile if the file cannot be opened. Beyond `bytes_max`, `add` refuses messages."""
+        self._path = path
+        self._bytes_max = bytes_max
         try:
             make_private_directory(path.parent)
             # SQLite gives its other files the mode of this one.
@@ -168,12 +175,20 @@ class LocalRetryStore:
             self._database.close()
 
     def add(self, message: Message, record: dict[str, object], error: str, now_ms: int, due_ms: int) -> bool:
-        """Stores a message durably. Returns False if it was stored before."""
+        """Stores a message durably. Returns False if it was stored before. Raises UnusableFile if the store
+        is full.
+
+        The body stays as the broker stores it: a body of some KB may have 64 MiB once it is decompressed.
+        """
         queue = message.queue
         assert queue is not None, "a consumed message has a queue"
+        body, system_flag = message.stored_body
+        text = json.dumps(record | {BODY_FLAG: system_flag})
+        place = (queue.topic, queue.broker, queue.id, message.queue_offset, message.id)
+        self._require_room(place, len(body) + len(text))
         values = (
-            *(queue.topic, queue.broker, queue.id, message.queue_offset, message.id),
-            *(json.dumps(record), message.body, error[:ERROR_CHARACTERS_MAX], now_ms, due_ms),
+            *place,
+            *(text, body, error[:ERROR_CHARACTERS_MAX], now_ms, due_ms),
         )
         sql = (
             "INSERT OR IGNORE INTO parked (topic, broker, queue_id, queue_offset, message_id, record, body,"
@@ -181,11 +196,31 @@ class LocalRetryStore:
         )
         return self._change(sql, values) == 1
 
+    def _require_room(self, place: tuple[str | int, ...], size_bytes: int) -> None:
+        """Raises UnusableFile if the store is full and does not have the message of this place."""
+        if self._bytes_max is None:
+            return
+        pages, free, page_bytes = (
+            self._number(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
+        )
+        used = (pages - free) * page_bytes
+        if used + size_bytes <= self._bytes_max:
+            return
+        known = (
+            "SELECT count(*) FROM parked WHERE topic = ? AND broker = ? AND queue_id = ? AND queue_offset = ?"
+            " AND message_id = ?"
+        )
+        if not self._number(known, place):
+            raise UnusableFile(
+                f"{self._path} has {used} bytes of parked messages, and local_bytes_max is {self._bytes_max}",
+                hint="correct the handler, or raise local_bytes_max; `metaq parked list` shows the messages",
+            )
+
     def claim(self, now_ms: int, until_ms: int, count_max: int) -> list[StoredRetry]:
         """Takes messages that are due. Nobody else gets them before `until_ms`, even if this process dies."""
         sql = (
             "UPDATE parked SET due_ms = ? WHERE number IN"
-            f" (SELECT number FROM parked WHERE due_ms <= ? ORDER BY due_ms LIMIT ?) RETURNING {_COLUMNS}"
+            f" (SELECT number FROM parked WHERE due_ms <= ? ORDER BY due_ms LIMIT ?) RETURNING {_LISTED}"
         )
         return self._select(sql, (until_ms, now_ms, count_max))
 
@@ -202,9 +237,20 @@ class LocalRetryStore:
     def remove(self, number: int) -> None:
         self._change("DELETE FROM parked WHERE number = ?", (number,))
 
-    def rows(self, count_max: int = -1) -> list[StoredRetry]:
-        """Returns the stored messages, the oldest first."""
-        return self._select(f"SELECT {_COLUMNS} FROM parked ORDER BY number LIMIT ?", (count_max,))
+    def body(self, number: int) -> bytes | None:
+        """Returns the body of a message as it is stored; None if the message is gone."""
+        sql = "SELECT body FROM parked WHERE number = ?"
+        with self._lock, closing(self._database.execute(sql, (number,))) as cursor:
+            found = cursor.fetchone()
+        return None if found is None else bytes(found[0])
+
+    def rows(self) -> Iterator[StoredRetry]:
+        """Yields the stored messages, the oldest first."""
+        sql = f"SELECT {_LISTED} FROM parked WHERE number > ? ORDER BY number LIMIT ?"
+        number = -1
+        while page := self._select(sql, (number, PAGE_ROWS)):
+            yield from page
+            number = page[-1].number
 
     def replay(self, numbers: Iterable[int] | None = None) -> int:
         """Makes these messages, or all, due now with all attempts left. Returns how many there were."""
@@ -214,7 +260,10 @@ class LocalRetryStore:
         return sum(self._change(sql, (number,)) for number in numbers)
 
     def __len__(self) -> int:
-        with self._lock, closing(self._database.execute("SELECT count(*) FROM parked")) as cursor:
+        return self._number("SELECT count(*) FROM parked")
+
+    def _number(self, sql: str, values: tuple[object, ...] = ()) -> int:
+        with self._lock, closing(self._database.execute(sql, values)) as cursor:
             return int(cursor.fetchone()[0])
 
     def _change(self, sql: str, values: tuple[object, ...]) -> int:

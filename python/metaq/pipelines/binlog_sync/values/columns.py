@@ -8,6 +8,8 @@ version.
     date time(f) datetime(f) timestamp(f)                   text binary(n) bytes json geometry enum set
     uuid inet4 inet6
 
+The numbers have the ranges of MySQL and MariaDB (`is_type`). Whatever reads a definition may rely on that.
+
 The binlog does not tell UUID, INET4 and INET6 from BINARY. So `information_schema` says which columns have
 these types (`Refinements`).
 """
@@ -23,6 +25,51 @@ import msgspec
 
 from metaq.pipelines.binlog_sync.errors import BinlogError, Unsuitable
 from metaq.pipelines.binlog_sync.values.charsets import codec_of
+
+NAME_CHARACTERS_MAX: Final = 64
+"""The longest name of a database, a table or a column in MySQL and MariaDB."""
+_PLAIN: Final = frozenset(
+    (
+        *(f"int{bits}{sign}" for bits in (8, 16, 24, 32, 64) for sign in ("", " unsigned")),
+        *("float", "double", "year", "date", "json", "geometry", "text", "bytes", "enum", "set"),
+        *("uuid", "inet4", "inet6"),
+    )
+)
+_SIZED: Final = re.compile(r"(decimal|bit|time|datetime|timestamp|binary)\(([0-9]{1,4})(?:,([0-9]{1,2}))?\)")
+_SIZES: Final = {
+    "bit": (1, 64),
+    "time": (0, 6),
+    "datetime": (0, 6),
+    "timestamp": (0, 6),
+    # The binlog has ten bits for the length.
+    "binary": (0, 1023),
+}
+_DIGITS_MAX, _SCALE_MAX = 65, 38
+
+
+def is_name(text: str) -> bool:
+    """Returns whether a database, a table or a column of the source may have this name."""
+    # Servers refuse characters beyond U+FFFF, NUL, and a space at the end.
+    return (
+        0 < len(text) <= NAME_CHARACTERS_MAX
+        and max(text) <= "\uffff"
+        and "\0" not in text
+        and text[-1] not in "\t\n\v\f\r "
+    )
+
+
+def is_type(text: str) -> bool:
+    """Returns whether a text is a type that this module gives to columns."""
+    if text in _PLAIN:
+        return True
+    found = _SIZED.fullmatch(text)
+    if found is None:
+        return False
+    kind, size, scale = found[1], int(found[2]), found[3]
+    if kind == "decimal":
+        return scale is not None and 1 <= size <= _DIGITS_MAX and int(scale) <= min(size, _SCALE_MAX)
+    lowest, highest = _SIZES[kind]
+    return scale is None and lowest <= size <= highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +121,15 @@ class Definition:
         columns = tuple(
             Column(entry.name, entry.type, entry.nullable, entry.values) for entry in found.columns
         )
+        names: set[str] = set()
+        for column in columns:
+            if not is_name(column.name):
+                raise ValueError(f"a column has the name {column.name[:NAME_CHARACTERS_MAX]!r}")
+            if not is_type(column.type):
+                raise ValueError(f"column {column.name} has the unknown type {column.type[:40]!r}")
+            if column.name.lower() in names:
+                raise ValueError(f"two columns have the name {column.name}")
+            names.add(column.name.lower())
         if unknown := set(found.key) - {column.name for column in columns}:
             raise ValueError(f"the key has a column {min(unknown)!r} that the table lacks")
         return cls(columns, found.key, found.keyless)
