@@ -111,7 +111,7 @@ struct Table {
     resets: HashMap<String, BTreeMap<i32, Reset>, RandomState>,
     /// The keys that changed since Python last took them. Removed ones and resets may be here twice.
     changed: Vec<String>,
-    /// Those of them that are being taken.
+    /// The part of them that is being taken.
     taking: Vec<String>,
     /// Offsets that clients at one address have added since the start.
     added_by: HashMap<NameKey, Extent, RandomState>,
@@ -539,7 +539,7 @@ impl Table {
         Extent { pairs: self.committed.len(), places: self.places }
     }
 
-    /// What the offset of a queue would add.
+    /// The extent that the offset of a queue would add.
     fn new_extent(&self, key: &str, queue_id: i32) -> Extent {
         let known = self.committed.get(key);
         let has_place = known.is_some_and(|committed| committed.queues.contains_key(&queue_id));

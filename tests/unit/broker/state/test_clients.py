@@ -432,7 +432,7 @@ def test_clients_of_one_address_leave_room_for_others() -> None:
 
     assert fill(("127.0.0.1",)) == 10
     crowd.clients.put_producer("p", crowd.member(200, host="127.0.0.9"))
-    # Those that are here go on, and those that leave make room.
+    # Present members go on, and members that leave make room.
     crowd.clients.put_producer("p0", crowd.member(0, host="127.0.0.1"))
     for connection in (*range(100), 200):
         crowd.clients.remove_connection(connection)

@@ -16,7 +16,7 @@ pub(super) struct Extent {
 pub(super) enum Share {
     /// Consumers that commit.
     All,
-    /// Those that have committed from one address.
+    /// Consumers at one address.
     Address,
     /// Resets and copies. One short request makes thousands of offsets, and consumers must still be able to commit.
     Resets,
