@@ -24,7 +24,7 @@ const INFORMED_MAX: usize = 16;
 /// Keys that are taken at once for the disk. Pulls and commits wait meanwhile.
 const TAKEN_AT_ONCE: usize = 1_000;
 
-/// Who commits an offset.
+/// The client that commits an offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Committer {
     /// The connection.
