@@ -172,8 +172,9 @@ class Client(AsyncStartable):
           file of each process, or in the file that you name
         - `read_from` ("master"): read "replica" nodes if there are any, or only if the master is away
         - `on_failure` ("broker"): who retries, the "broker" or this machine with "local"
-        - `local_after` (5), `local_retries_max` (16), `local_first_wait` (10.0), `local_directory` (None),
-          `local_bytes_max` (1 GiB): how local retry works
+        - `local_after` (5), `local_retries_max` (16), `local_first_wait` (10.0), `local_directory` (None):
+          how local retry works
+        - `local_bytes_max` (1024 MiB): the size that its file may have
 
         Raises UsageError.
         """

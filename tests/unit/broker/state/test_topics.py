@@ -304,7 +304,7 @@ def test_a_new_topic_is_in_no_route_before_it_is_kept(tables: Any, monkeypatch: 
 
 def test_a_list_is_taken_whole_or_not_at_all_in_many_turns(make_tables: Callable[..., Any]) -> None:
     count = len(make_tables().topics)
-    topics: Topics = make_tables(topics_max=count + 200).topics
+    topics: Topics = make_tables(topics_max=count + 200, topics_reserved_percent=0).topics
     checked: list[str] = []
     topics._convert = lambda config: checked.append(config.topic_name)
     listed = [TopicConfig(topic_name=f"t{number}") for number in range(200)]
