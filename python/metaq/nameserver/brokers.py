@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from metaq.protocol.bodies import BrokerData, DataVersion, TopicConfigTable
+from metaq.protocol.handling.askers import source_of
 from metaq.protocol.handling.local_peers import host_of, is_local
 from metaq.protocol.names import MASTER_ID
 
@@ -15,7 +15,6 @@ LIVING_MS: Final = 75_000
 """No broker is silent for longer: all of them register at least once a minute."""
 NEWCOMER_MS: Final = 600_000
 """A broker that came later than this has proved little."""
-_SUBNET_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +165,3 @@ class Registration:
 @lru_cache(maxsize=4_096)
 def _is_at(address: str, source: str) -> bool:
     return host_of(address) == source or (is_local(f"{source}:0") and is_local(address))
-
-
-@lru_cache(maxsize=4_096)
-def source_of(remote: str) -> str:
-    """The machine behind a connection, for quotas. Of IPv6 addresses, the first half counts: everybody has
-    all addresses of a subnet."""
-    host = host_of(remote)
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
-        return str(IPv6Address(int(address) >> _SUBNET_BITS << _SUBNET_BITS)) + f"/{_SUBNET_BITS}"
-    return host

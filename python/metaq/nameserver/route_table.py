@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Final, cast
 
-from metaq.nameserver.brokers import Broker, Registration, Replicas, source_of
+from metaq.nameserver.brokers import Broker, Registration, Replicas
 from metaq.nameserver.claims import EPOCH_MAX, Claims, address_place, cluster_place, id_place, may_follow
 from metaq.nameserver.shares import Shares
 from metaq.nameserver.topic_shares import TopicShares
@@ -30,6 +30,7 @@ from metaq.protocol.bodies import (
 )
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.askers import source_of
 from metaq.protocol.handling.peer_log import peer_log
 from metaq.protocol.names import MASTER_ID, MEMBERS_TOPIC_PREFIX
 from metaq.settings import NameServerSettings

@@ -19,9 +19,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from metaq.nameserver.brokers import NEWCOMER_MS, Broker, Party, Registration, source_of
+from metaq.nameserver.brokers import NEWCOMER_MS, Broker, Party, Registration
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.askers import source_of
 from metaq.protocol.names import MASTER_ID
 from metaq.settings import NameServerSettings
 

@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 
-from metaq.nameserver.brokers import Registration, source_of
+from metaq.nameserver.brokers import Registration
 from metaq.nameserver.route_table import RouteTable
 from metaq.nameserver.shares import NEWCOMER_MS, RESERVED_MS_MIN
 from metaq.protocol.bodies import DataVersion, TopicConfigTable
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.askers import source_of
 from metaq.settings import NameServerSettings
 
 NOW = 1_000_000
