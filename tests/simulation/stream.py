@@ -3,16 +3,20 @@
 A replica connects, shows its identity and the epoch that it follows, and gets the master's history. It then
 cuts its log where needed and names the end from which it wants the log:
 
-    replica → master   hello(member, epoch) · compare(end) · start(end) · ack(epoch, flushed)
-    master → replica   welcome(epoch, history, log start, log end) · compared(end, sum) · refuse(epoch) ·
+    replica → master   hello(member, epoch) · compare(end) · verify(end) · repair(places) · start(end) ·
+                       ack(epoch, flushed)
+    master → replica   welcome(epoch, history, log start, log end) · compared(end, records) ·
+                       verified(end, records, places) · repaired(records) · refuse(epoch) ·
                        log(epoch, start, records, confirmed) · beat(epoch, confirmed)
+
+Records are damaged unnoticed. A node learns of that when it verifies its log, or when a consumer reads.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from metaq.ha.epochs import History
@@ -20,7 +24,7 @@ from metaq.ha.group_record import Member
 from metaq.ha.node import LinkFacts, NodeFacts, Offer, Opened
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk as DiskHealth
-from metaq.ha.view import SendGate, Source, SourceState
+from metaq.ha.view import Compared, Range, SendGate, Source, SourceState
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -81,6 +85,10 @@ class SimNode:
         self._opened = Opened(str(disk.boot), sync, disk.end, disk.mark, disk.stopped_cleanly)
         disk.sync(disk.end)
         self.flushed = disk.end
+        self._known_damage: set[int] = set()
+        self._damage_since: float | None = None
+        self._fetched: dict[int, int] | None = None
+        self._refused_at: int | None = None
 
     def start(self) -> None:
         self.host.after(BEAT_S, self._regularly)
@@ -99,6 +107,10 @@ class SimNode:
             for replica in self.replicas.values()
             if replica.streaming
         }
+        if not self._known_damage:
+            self._damage_since = None
+        elif self._damage_since is None:
+            self._damage_since = self.host.now()
         return NodeFacts(
             appended_end=self.disk.end,
             flushed_end=self.flushed,
@@ -108,6 +120,7 @@ class SimNode:
             offers=dict(self.offers.values()),
             source=self.source,
             peer_epoch=self.peer_epoch,
+            damaged_at=min(self._known_damage, default=None),
         )
 
     def _health(self) -> DiskHealth:
@@ -153,7 +166,19 @@ class SimNode:
         )
         self.world.oracle.took_role(self.host.name, self.disk.log())
         self.world.oracle.became_master(self.host.name, epoch)
+        self._check_election(required)
         self._confirm()
+
+    def _check_election(self, required: frozenset[Member]) -> None:
+        """A node that has known of damage for a while is not elected while another member is sound."""
+        known_since = self._damage_since
+        others = [self.world.hosts[member.id] for member in required if member.id != self.host.name]
+        if (
+            known_since is not None
+            and self.host.now() - known_since > 1.0
+            and any(not other.disk.damaged() for other in others)
+        ):
+            self.world.oracle.crashes.append(f"node {self.host.name} was elected with a damaged log")
 
     async def step_down(self) -> None:
         self.world.note(f"node {self.host.name} steps down from epoch {self.epoch}")
@@ -230,6 +255,7 @@ class SimNode:
         self.world.oracle.truncated(self.host.name, end, self.confirmed)
         self.flushed = min(self.flushed, end)
         tail = [record for record in self.disk.places[end:] if record > 0]
+        self._known_damage = {place for place in self._known_damage if place < end}
         while True:
             self.world.truncation_step(self.host)
             await self.host.sleep(0.002)
@@ -243,6 +269,7 @@ class SimNode:
         self.world.note(f"node {self.host.name} drops its log of {self.disk.end} records")
         await self.host.sleep(0.002)
         self.disk.start_over(log_start)
+        self._known_damage.clear()
         self.flushed = self.confirmed = log_start
 
     # ---- the replica's end
@@ -341,20 +368,11 @@ class SimNode:
             )
             self._wake()
         elif kind == "compared":
-            end, checksum = values
-            source = self.source
-            agrees = checksum == self._checksum(end)
-            self.source = Source(
-                source.node_id,
-                source.epoch,
-                source.state,
-                None,
-                source.history,
-                source.log_start,
-                source.log_end,
-                (end, agrees),
-            )
-            self._wake()
+            self._compared(connection, *values)
+        elif kind == "verified":
+            self._verified(*values)
+        elif kind == "repaired":
+            (self._fetched,) = values
         elif kind == "fetch":
             (start,) = values
             connection.send(self.host, ("tail", start, self.disk.places[start : self.flushed]))
@@ -369,13 +387,66 @@ class SimNode:
         while (
             connection is self._to_master
             and self.source is not None
-            and (self.source.agrees_below is None or self.source.agrees_below[0] != end)
+            and (self.source.compared is None or self.source.compared.end != end)
         ):
             await self.host.sleep(0.01)
 
-    def _checksum(self, end: int) -> int:
-        start = max(self.disk.log_start, end - 4)
-        return hash(tuple(self.disk.places[start:end]))
+    def _compared(self, connection: Connection, end: int, theirs: list[int]) -> None:
+        mine = self.disk.places[:end]
+        # Files that one of the two has deleted are not compared.
+        start = max(self.disk.log_start, end - len(theirs))
+        agrees = theirs[start - end :] == mine[start:] if start < end else True
+        if agrees and not self._known_damage and self._refused_at is None:
+            self._note_comparison(Compared(end, True))
+            return
+        if not agrees:
+            self._verify()
+        connection.send(self.host, ("verify", end))
+
+    def _verified(self, end: int, theirs: list[int], damaged: list[int]) -> None:
+        start = max(self.disk.log_start, end - len(theirs))
+        places = range(start, end)
+        other = {place: theirs[place - end] for place in places}
+        mine = {place: self.disk.places[place] for place in places}
+        self._refused_at = None
+        self._note_comparison(
+            Compared(
+                end,
+                mine == other,
+                tuple((place, place + 1) for place in sorted(self._known_damage) if place in other),
+                tuple((place, place + 1) for place in damaged),
+                all(mine[place] == other[place] for place in places if mine[place] > 0 < other[place]),
+            )
+        )
+
+    def _note_comparison(self, compared: Compared) -> None:
+        assert self.source is not None
+        self.source = replace(self.source, compared=compared)
+        self._wake()
+
+    def _verify(self) -> None:
+        """Learns of all damage in the own log."""
+        self._known_damage = set(self.disk.damaged())
+
+    async def check_damage(self, physical_offset: int) -> None:
+        if physical_offset in self.disk.damaged():
+            self._known_damage.add(physical_offset)
+
+    async def repair(self, ranges: Sequence[Range]) -> None:
+        connection, self._fetched = self._to_master, None
+        if connection is None:
+            return
+        connection.send(self.host, ("repair", [place for start, end in ranges for place in range(start, end)]))
+        while connection is self._to_master and self._fetched is None:
+            await self.host.sleep(0.01)
+        for place, record in (self._fetched or {}).items():
+            if record > 0:
+                self.world.oracle.repaired(self.host.name, self.disk.places[place])
+                self.disk.places[place] = record
+                self._known_damage.discard(place)
+                await self.host.sleep(0.002)
+        if self.source is not None:
+            self.source = replace(self.source, compared=None)
 
     async def stream(self, end: int) -> None:
         source, connection = self.source, self._to_master
@@ -393,6 +464,10 @@ class SimNode:
             self._lost_master()
             return
         if start != self.disk.end:
+            self._lost_master()
+            return
+        if any(record < 0 for record in records):
+            self._refused_at = start
             self._lost_master()
             return
         self.disk.append(records)
@@ -444,7 +519,16 @@ class SimNode:
             self._confirm()
         elif kind == "compare":
             (end,) = values
-            connection.send(self.host, ("compared", end, self._checksum(end)))
+            connection.send(self.host, ("compared", end, self.disk.places[self.disk.log_start : end]))
+        elif kind == "verify":
+            (end,) = values
+            self._verify()
+            records = self.disk.places[self.disk.log_start : end]
+            connection.send(self.host, ("verified", end, records, sorted(self._known_damage)))
+            self._wake()
+        elif kind == "repair":
+            (places,) = values
+            connection.send(self.host, ("repaired", {place: self.disk.places[place] for place in places}))
         elif kind == "start":
             (end,) = values
             if end > self.disk.end:
@@ -595,4 +679,13 @@ class SimNode:
     def read(self, start: int) -> list[int]:
         """Returns what a consumer may see from a queue offset on."""
         end = self.disk.end if "visible_early" in self.world.mutants else min(self.confirmed, self.disk.end)
-        return self.disk.places[max(start, self.disk.log_start) : end] if start >= self.disk.log_start else []
+        if start < self.disk.log_start:
+            return []
+        records = self.disk.places[start:end]
+        for place, record in enumerate(records, start):
+            if record < 0:
+                # A read notices damage. The consumer comes again.
+                self._known_damage.add(place)
+                self._wake()
+                return records[: place - start]
+        return records

@@ -11,7 +11,7 @@ member of the in-sync set, with the same incarnation, can be elected, and it sto
 
 from __future__ import annotations
 
-from metaq.ha.actions import Action
+from metaq.ha.actions import Action, NoteDamage
 from metaq.ha.decisions.candidate import decide_candidate
 from metaq.ha.decisions.following import decide_following
 from metaq.ha.decisions.master import decide_master
@@ -26,4 +26,6 @@ _DECIDE = {
 
 def decide(view: View) -> list[Action]:
     """Returns what the node should do now, in order."""
+    if view.own.damaged_at != view.own.noted_damage:
+        return [NoteDamage(view.own.damaged_at)]
     return _DECIDE[view.own.role](view)

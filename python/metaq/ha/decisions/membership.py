@@ -45,6 +45,9 @@ def is_master_gone(view: View, record: GroupRecord) -> bool:
     seen = view.beats.get(record.master)
     if seen is not None and not is_electable(record, seen.beat.member):
         return True
+    if seen is not None and seen.beat.damaged_at is not None and seen.beat.state is not NodeState.MASTER:
+        # It does not serve before its log is repaired.
+        return True
     # While the register was away, nobody could beat. Only silence of a readable register counts.
     heard_at = view.register.readable_since
     if seen is not None:
@@ -55,7 +58,27 @@ def is_master_gone(view: View, record: GroupRecord) -> bool:
 def can_stand(view: View, record: GroupRecord) -> bool:
     """Whether this node may ask to become master."""
     own = view.own
-    return view.register.readable and own.disk is Disk.HEALTHY and is_electable(record, own.member)
+    if not (view.register.readable and own.disk is Disk.HEALTHY and is_electable(record, own.member)):
+        return False
+    return own.damaged_at is None or not others_may_be_sound(view, record)
+
+
+def others_may_be_sound(view: View, record: GroupRecord) -> bool:
+    """Whether another member of the set may have the records that are damaged here.
+
+    A member that does not beat may come back with them. One with a new incarnation will not.
+    """
+    for member in record.members - {view.own.member}:
+        seen = view.beats.get(member.id)
+        if seen is None or (seen.beat.member == member and seen.beat.damaged_at is None):
+            return True
+    return False
+
+
+def is_damaged(view: View, member: Member) -> bool:
+    """Whether a node has said that its log is damaged."""
+    seen = view.beats.get(member.id)
+    return seen is not None and seen.beat.member == member and seen.beat.damaged_at is not None
 
 
 def behind_s(view: View, member: Member) -> float:
