@@ -15,8 +15,8 @@ Records are damaged unnoticed. A node learns of that when it verifies its log, o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metaq.ha.epochs import History
@@ -24,7 +24,8 @@ from metaq.ha.group_record import Member
 from metaq.ha.node import LinkFacts, NodeFacts, Offer, Opened
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk as DiskHealth
-from metaq.ha.view import Compared, Range, SendGate, Source, SourceState
+from metaq.ha.view import SendGate, Source, SourceState
+from tests.simulation.damaged_log import DamagedLog
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -52,13 +53,11 @@ class _Replica:
     flushed: int = 0
 
 
-class SimNode:
+class SimNode(DamagedLog):
     """One process's store and stream."""
 
     def __init__(self, host: Host) -> None:
-        self.host = host
-        self.world = host.world
-        self.disk = host.disk
+        super().__init__(host)
         self.member = Member(host.name, "unknown")
         self.is_master = False
         self.epoch = 0
@@ -70,12 +69,9 @@ class SimNode:
         self.peer_epoch = 0
         self.replicas: dict[Connection, _Replica] = {}
         self.offers: dict[Connection, tuple[Member, Offer]] = {}
-        self.source: Source | None = None
-        self._to_master: Connection | None = None
         self._attempt = 0
         self._master_contact_at = 0.0
         self._following_epoch = 0
-        self._wake: Callable[[], None] = lambda: None
         self._waiting: deque[tuple[int, int, Reply]] = deque()
         self._held: list[tuple[int, Reply]] = []
         self._pumping = False
@@ -85,10 +81,6 @@ class SimNode:
         self._opened = Opened(str(disk.boot), sync, disk.end, disk.mark, disk.stopped_cleanly)
         disk.sync(disk.end)
         self.flushed = disk.end
-        self._known_damage: set[int] = set()
-        self._damage_since: float | None = None
-        self._fetched: dict[int, int] | None = None
-        self._refused_at: int | None = None
 
     def start(self) -> None:
         self.host.after(BEAT_S, self._regularly)
@@ -107,10 +99,6 @@ class SimNode:
             for replica in self.replicas.values()
             if replica.streaming
         }
-        if not self._known_damage:
-            self._damage_since = None
-        elif self._damage_since is None:
-            self._damage_since = self.host.now()
         return NodeFacts(
             appended_end=self.disk.end,
             flushed_end=self.flushed,
@@ -120,7 +108,7 @@ class SimNode:
             offers=dict(self.offers.values()),
             source=self.source,
             peer_epoch=self.peer_epoch,
-            damaged_at=min(self._known_damage, default=None),
+            damaged_at=self.damaged_at(),
         )
 
     def _health(self) -> DiskHealth:
@@ -168,17 +156,6 @@ class SimNode:
         self.world.oracle.became_master(self.host.name, epoch)
         self._check_election(required)
         self._confirm()
-
-    def _check_election(self, required: frozenset[Member]) -> None:
-        """A node that has known of damage for a while is not elected while another member is sound."""
-        known_since = self._damage_since
-        others = [self.world.hosts[member.id] for member in required if member.id != self.host.name]
-        if (
-            known_since is not None
-            and self.host.now() - known_since > 1.0
-            and any(not other.disk.damaged() for other in others)
-        ):
-            self.world.oracle.crashes.append(f"node {self.host.name} was elected with a damaged log")
 
     async def step_down(self) -> None:
         self.world.note(f"node {self.host.name} steps down from epoch {self.epoch}")
@@ -390,63 +367,6 @@ class SimNode:
             and (self.source.compared is None or self.source.compared.end != end)
         ):
             await self.host.sleep(0.01)
-
-    def _compared(self, connection: Connection, end: int, theirs: list[int]) -> None:
-        mine = self.disk.places[:end]
-        # Files that one of the two has deleted are not compared.
-        start = max(self.disk.log_start, end - len(theirs))
-        agrees = theirs[start - end :] == mine[start:] if start < end else True
-        if agrees and not self._known_damage and self._refused_at is None:
-            self._note_comparison(Compared(end, True))
-            return
-        if not agrees:
-            self._verify()
-        connection.send(self.host, ("verify", end))
-
-    def _verified(self, end: int, theirs: list[int], damaged: list[int]) -> None:
-        start = max(self.disk.log_start, end - len(theirs))
-        places = range(start, end)
-        other = {place: theirs[place - end] for place in places}
-        mine = {place: self.disk.places[place] for place in places}
-        self._refused_at = None
-        self._note_comparison(
-            Compared(
-                end,
-                mine == other,
-                tuple((place, place + 1) for place in sorted(self._known_damage) if place in other),
-                tuple((place, place + 1) for place in damaged),
-                all(mine[place] == other[place] for place in places if mine[place] > 0 < other[place]),
-            )
-        )
-
-    def _note_comparison(self, compared: Compared) -> None:
-        assert self.source is not None
-        self.source = replace(self.source, compared=compared)
-        self._wake()
-
-    def _verify(self) -> None:
-        """Learns of all damage in the own log."""
-        self._known_damage = set(self.disk.damaged())
-
-    async def check_damage(self, physical_offset: int) -> None:
-        if physical_offset in self.disk.damaged():
-            self._known_damage.add(physical_offset)
-
-    async def repair(self, ranges: Sequence[Range]) -> None:
-        connection, self._fetched = self._to_master, None
-        if connection is None:
-            return
-        connection.send(self.host, ("repair", [place for start, end in ranges for place in range(start, end)]))
-        while connection is self._to_master and self._fetched is None:
-            await self.host.sleep(0.01)
-        for place, record in (self._fetched or {}).items():
-            if record > 0:
-                self.world.oracle.repaired(self.host.name, self.disk.places[place])
-                self.disk.places[place] = record
-                self._known_damage.discard(place)
-                await self.host.sleep(0.002)
-        if self.source is not None:
-            self.source = replace(self.source, compared=None)
 
     async def stream(self, end: int) -> None:
         source, connection = self.source, self._to_master

@@ -1,4 +1,4 @@
-"""Records on one disk change while their node runs. Others have them, so nobody loses them and all are repaired."""
+"""Records on a disk change while their node runs. Others have them, so nothing is lost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _expect_sound_logs(world: World) -> None:
 
 @scenario(14)
 def damaged_master(world: World) -> None:
-    """A record of the running master is damaged, and each replica is paused in turn: a sound node takes over."""
+    """A record of the running master is damaged, and each replica is paused: a sound node takes over."""
     world.run(1)
     old = master_of(world)
     _rot(world, old)
@@ -106,7 +106,7 @@ def different_damage_on_two_nodes(world: World) -> None:
 
 @scenario(14, nodes=2)
 def damaged_master_of_a_pair(world: World) -> None:
-    """The replica of a damaged master is paused: it takes over when it is back, and repairs the old master."""
+    """The replica of a damaged master is paused: when it is back, it takes over."""
     world.run(1)
     _rot(world, master_of(world))
     _pause_in_turn(world)
