@@ -117,11 +117,12 @@ class Disk:
         self.places[place] = -abs(self.places[place])
         return True
 
-    def rot(self, rng: random.Random) -> int | None:
+    def rot(self, rng: random.Random, start: int = 0) -> int | None:
         """Damages a record of an open store, of which nobody hears. Returns its place if there was one."""
-        if self.mark_synced <= self.log_start + 1:
+        start = max(start, self.log_start)
+        if self.mark_synced <= start + 1:
             return None
-        place = rng.randrange(self.log_start, self.mark_synced - 1)
+        place = rng.randrange(start, self.mark_synced - 1)
         self.places[place] = -abs(self.places[place])
         self.rotten = True
         return place

@@ -142,3 +142,22 @@ def damaged_replica_is_alone(world: World) -> None:
     world.network.heal()
     old.start()
     _expect_sound_logs(world)
+
+
+@scenario(14)
+def damage_where_a_replica_copies_on(world: World) -> None:
+    """The master is damaged where a replica must copy on: another node becomes master."""
+    world.run(1)
+    old = master_of(world)
+    late = world.rng.choice(world.replicas())
+    late.kill()
+    if world.rng.random() < 0.3:
+        late.disk.wipe()
+    world.run(3)
+    end = late.disk.end
+    world.run_until(
+        lambda: old.disk.rot(world.rng, end) is not None, 10, "there is a record to damage behind its end"
+    )
+    late.start()
+    _expect_sound_logs(world)
+    _restart_in_turn(world)

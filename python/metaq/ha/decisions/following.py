@@ -84,6 +84,8 @@ def next_copy_step(own: Own, source: Source) -> Action | str:
         return reason
     if point < own.appended_end:
         return Truncate(point)
+    if any(first <= point < last for first, last in compared.peer_damage or ()):
+        return f"the log of node {shown_id(source.node_id)} is damaged at {point}, where this node's ends"
     return Stream(point)
 
 
