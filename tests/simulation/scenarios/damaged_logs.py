@@ -161,3 +161,23 @@ def damage_where_a_replica_copies_on(world: World) -> None:
     late.start()
     _expect_sound_logs(world)
     _restart_in_turn(world)
+
+
+@scenario(14)
+def damaged_master_restarts(world: World) -> None:
+    """A master learns of damage just before all nodes are killed, and it comes back first."""
+    world.run(1)
+    old = master_of(world)
+    _rot(world, old)
+    assert old.node is not None
+    for place in old.disk.damaged():
+        old.node.read(place)
+    world.run(world.rng.random() * 0.05)
+    hosts = list(world.hosts.values())
+    for host in hosts:
+        host.kill()
+    old.start()
+    world.run(world.rng.random() * 3)
+    for host in hosts:
+        host.start()
+    _expect_sound_logs(world)

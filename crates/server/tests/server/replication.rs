@@ -288,7 +288,7 @@ fn a_follower_names_the_damaged_record_that_its_master_sent() {
     let directory = tempfile::tempdir().unwrap();
     let (source, copy) = (open(&directory.path().join("a")), open(&directory.path().join("b")));
     let hub = master(&source, &[]);
-    let ends = [append(&source, &[b'x'; 100]), append(&source, &[b'y'; 100]), append(&source, &[b'z'; 100])];
+    let ends = [b'x', b'y', b'z'].map(|letter| append(&source, &[letter; 100]));
     let file = directory.path().join("a/commitlog/00000000000000000000");
     let file = std::fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
     // Within the body of the second record.
@@ -297,8 +297,6 @@ fn a_follower_names_the_damaged_record_that_its_master_sent() {
     until("the link is closed", || follower.figures().closed.is_some());
     assert_eq!(follower.figures().refused, Some(ends[0]));
     assert_eq!(copy.end_offset(), ends[0]);
-    let healthy = follow(&master(&copy, &[]), 2, &source);
-    assert_eq!(healthy.figures().refused, None);
 }
 
 #[test]

@@ -10,13 +10,14 @@ from metaq.ha.actions import (
     StartOver,
     StopFollowing,
     Stream,
+    Swap,
     Truncate,
     Wait,
 )
 from metaq.ha.decisions.membership import can_stand, is_electable, is_master_gone
 from metaq.ha.epochs import common_end
 from metaq.ha.group_record import NO_MASTER, GroupRecord, shown_id
-from metaq.ha.view import Compared, Disk, Own, Range, Source, SourceState, View
+from metaq.ha.view import Compared, Disk, Own, Range, Source, SourceState, SwapPurpose, View
 
 FOREIGN_LOG = "its log does not belong to this group: empty its data directory to let it join"
 
@@ -31,14 +32,26 @@ def decide_following(view: View) -> list[Action]:
     if can_stand(view, record) and is_master_gone(view, record):
         return [StopFollowing()]
     if record.master == own.member.id:
-        if is_electable(record, own.member):
-            return [_wait(view, "it is master, but cannot serve yet")]
-        return [_wait(view, "its store lost what the group acknowledged, so others must take over")]
+        if not is_electable(record, own.member):
+            return [_wait(view, "its store lost what the group acknowledged, so others must take over")]
+        if own.damaged_at is not None and view.register.readable:
+            return [_resign(view, record)]
+        return [_wait(view, "it is master, but cannot serve yet")]
     if record.master == NO_MASTER:
         return [_wait(view, "the group has no master")]
     if (own.following, own.epoch) != (record.master, record.epoch):
         return [Follow(record.master, record.epoch)]
     return rejoin(view, record)
+
+
+def _resign(view: View, record: GroupRecord) -> Action:
+    """A master that came back with a damaged log leaves the mastership to a member that may be sound."""
+    if view.pending is not None:
+        if view.pending.in_flight:
+            return _wait(view, "the register has not answered")
+        # It may still be applied. Asking again settles it: at most one of the two can succeed.
+        return Swap(view.pending.purpose, view.pending.expected_revision, view.pending.record)
+    return Swap(SwapPurpose.RESIGN, view.register.revision, record.replace(master=NO_MASTER))
 
 
 def rejoin(view: View, record: GroupRecord) -> list[Action]:

@@ -45,9 +45,6 @@ def is_master_gone(view: View, record: GroupRecord) -> bool:
     seen = view.beats.get(record.master)
     if seen is not None and not is_electable(record, seen.beat.member):
         return True
-    if seen is not None and seen.beat.damaged_at is not None and seen.beat.state is not NodeState.MASTER:
-        # It does not serve before its log is repaired.
-        return True
     # While the register was away, nobody could beat. Only silence of a readable register counts.
     heard_at = view.register.readable_since
     if seen is not None:

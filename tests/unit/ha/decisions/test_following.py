@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,14 +15,15 @@ from metaq.ha.actions import (
     StartOver,
     StopFollowing,
     Stream,
+    Swap,
     Truncate,
     Wait,
 )
 from metaq.ha.decisions import decide
 from metaq.ha.epochs import History
 from metaq.ha.group_record import Member, NodeState
-from metaq.ha.view import Compared, Disk, Role, Source, SourceState
-from tests.support.ha_views import NOW, ONE, RECORD, THREE, beat, connected, own, view
+from metaq.ha.view import Compared, Disk, PendingSwap, Role, Source, SourceState, SwapPurpose
+from tests.support.ha_views import NOW, ONE, RECORD, beat, connected, own, view
 
 
 def replica(**fields: Any) -> Any:
@@ -193,8 +195,13 @@ def test_a_damaged_node_does_not_stand_while_another_member_may_be_sound() -> No
     assert decided(damaged, record=alone) == StopFollowing()
 
 
-def test_a_master_that_comes_back_damaged_is_replaced() -> None:
-    back = {1: beat(ONE, damaged_at=5, state=NodeState.REPLICA), 3: beat(THREE)}
-    assert decided(replica(), beats=back) == StopFollowing()
-    serves = {1: beat(ONE, damaged_at=5), 3: beat(THREE)}
-    assert isinstance(decided(replica(), beats=serves), Wait)
+def test_a_master_that_comes_back_damaged_resigns() -> None:
+    back = replica(member=ONE, following=0, damaged_at=10, noted_damage=10)
+    resign = Swap(SwapPurpose.RESIGN, 7, RECORD.replace(master=0))
+    assert decided(back) == resign
+    assert isinstance(decided(back, readable=False), Wait)
+    pending = PendingSwap(resign.purpose, 7, resign.record, in_flight=True)
+    assert isinstance(decided(back, pending=pending), Wait)
+    assert decided(back, pending=replace(pending, in_flight=False)) == resign
+    alone = RECORD.replace(in_sync=(ONE,))
+    assert decided(back, record=alone) == StopFollowing()
