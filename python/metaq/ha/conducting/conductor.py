@@ -233,10 +233,7 @@ class Conductor:
     def _report_resignation(self, view: View) -> None:
         own = view.own
         if own.damaged_at is not None:
-            _log.warning(
-                "node %d resigns from epoch %d: its log is damaged at %d",
-                *(own.member.id, own.epoch, own.damaged_at),
-            )
+            _log.warning("node %d resigns: its log is damaged at %d", own.member.id, own.damaged_at)
             return
         _log.warning(
             "node %d resigns from epoch %d: its disk is %s, and it has confirmed nothing for %.1f s",
