@@ -156,7 +156,9 @@ fn copy_aside(
         at += read as u64;
     }
     disk.sync_data(&copy).map_err(fail)?;
-    disk.rename(&half_way, to).map_err(fail)
+    disk.rename(&half_way, to).map_err(fail)?;
+    // A power loss must find the copy or the original.
+    to.parent().map_or(Ok(()), |aside| sync_directory(disk, aside))
 }
 
 /// Lowers the checkpoint so that the next start replays from the cut and cuts queues and index there too.
