@@ -704,7 +704,7 @@ class FollowerFigures:
         """The time since the master was heard."""
     @property
     def refused_offset(self) -> int | None:
-        """Where the master sent something that is no sound record; None if it did not."""
+        """The offset at which the master sent a damaged record; None if it did not."""
     @property
     def closed(self) -> str | None:
         """Why the link was closed; None while it lives."""

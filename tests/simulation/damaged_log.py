@@ -1,4 +1,4 @@
-"""What a simulated node knows of damage in its log, and how a replica judges and repairs it."""
+"""The damage that a simulated node knows in its log, and how a replica judges and repairs it."""
 
 from __future__ import annotations
 

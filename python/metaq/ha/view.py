@@ -115,7 +115,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a comparison of a replica's log with its master's has shown."""
+    """The result of comparing a replica's log with its master's."""
 
     end: int
     """The bytes just below this end were compared."""

@@ -41,7 +41,7 @@ struct Shared {
     has_acknowledged_state: AtomicBool,
     last_acknowledgement: Mutex<Acknowledgement>,
     notice: Notice,
-    /// The offset at which the master sent no sound record, or −1.
+    /// The offset at which the master sent a damaged record, or −1.
     refused: AtomicI64,
     is_closed: AtomicBool,
     closed: Mutex<Option<String>>,
@@ -66,7 +66,7 @@ pub struct FollowerFigures {
     pub master_end: i64,
     pub confirmed: i64,
     pub silent_ms: i64,
-    /// Where the master sent something that is no sound record.
+    /// The offset at which the master sent a damaged record.
     pub refused: Option<i64>,
     /// Why the link was closed; None while it lives.
     pub closed: Option<String>,

@@ -1,4 +1,4 @@
-//! What is known to be damaged in the log, so that the node can say so and repair it.
+//! The known damage of the log, which the node shows to operators and repairs.
 //!
 //! Reads and dispatch only name a place where they found no sound record. Housekeeping then walks to it from the start
 //! of its file, so nothing counts as damaged because of a wrong pointer.

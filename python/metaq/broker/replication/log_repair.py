@@ -37,7 +37,7 @@ def compare_logs(
 ) -> Compared:
     """Compares both logs below an end. If they differ, or damage is known, both nodes verify their bytes.
 
-    The master's log begins at `log_start`, and at `refused_at` it sent something that is no record.
+    The master's log begins at `log_start`. At `refused_at` it sent a damaged record.
     `can_verify` says whether the master answers `verify`.
     """
     start = min(max(end - COMPARED_BYTES, log_start, store.start_offset(), 0), end)

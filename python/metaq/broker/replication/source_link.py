@@ -81,7 +81,7 @@ class SourceLink:
         self._complaint = ""
         self._can_verify = False
         self._refused_at: int | None = None
-        """Where the master sent something that is no sound record, on an earlier connection."""
+        """The offset at which the master sent a damaged record, on an earlier connection."""
         self._repair_failed = ""
         """Why the log is still damaged after a repair."""
         self.source = source
