@@ -17,6 +17,7 @@ from metaq.ha.actions import (
     Wait,
 )
 from metaq.ha.decisions.following import FOREIGN_LOG, may_take, needs_repair, next_copy_step
+from metaq.ha.decisions.membership import should_note_damage
 from metaq.ha.epochs import common_end
 from metaq.ha.group_record import Member
 from metaq.ha.node import Offer
@@ -45,7 +46,7 @@ class FixedView:
 
 def decide_fixed(view: FixedView) -> list[Action]:
     """Returns what a node with a fixed role should do now."""
-    if view.own.damaged_at != view.own.noted_damage:
+    if should_note_damage(view.own):
         return [NoteDamage(view.own.damaged_at)]
     if view.own.member.id != view.master:
         return [_follow(view)]

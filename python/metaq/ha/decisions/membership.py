@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaq.ha.group_record import NO_MASTER, GroupRecord, Member, NodeState
-from metaq.ha.view import Disk, PendingSwap, SeenBeat, View
+from metaq.ha.view import Disk, Own, PendingSwap, SeenBeat, View
 
 
 def is_acceptable(record: GroupRecord | None, promised_epoch: int, joined: bool) -> bool:
@@ -70,6 +70,11 @@ def others_may_be_sound(view: View, record: GroupRecord) -> bool:
         if seen is None or (seen.beat.member == member and seen.beat.damaged_at is None):
             return True
     return False
+
+
+def should_note_damage(own: Own) -> bool:
+    """Whether a node should write down that its log is damaged, or sound again."""
+    return own.damaged_at != own.noted_damage and own.disk is Disk.HEALTHY
 
 
 def is_damaged(view: View, member: Member) -> bool:

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from metaq.ha.actions import AcknowledgeUntil, EndSwitch, SetGate, SetRequired, StepDown, Swap, Wait
+from metaq.ha.actions import (
+    AcknowledgeUntil,
+    EndSwitch,
+    NoteDamage,
+    SetGate,
+    SetRequired,
+    StepDown,
+    Swap,
+    Wait,
+)
 from metaq.ha.decisions import decide
 from metaq.ha.group_record import Member, NodeState
 from metaq.ha.settings import HaSettings, ReplicaMode
@@ -328,3 +337,11 @@ def test_no_switch_to_a_damaged_node() -> None:
     node = master(gate=SendGate.HOLD)
     (answer, *_) = decided(node, beats=beats, switch=SwitchRequest(2, NOW))
     assert answer == EndSwitch("the log of node 2 is damaged: wait until it is repaired")
+
+
+def test_nothing_that_others_wait_for_waits_for_a_note_about_damage() -> None:
+    assert decided(master(damaged_at=10)) == [NoteDamage(10)]
+    (action,) = decided(master(damaged_at=10), record=RECORD.replace(epoch=6, master=2))
+    assert isinstance(action, StepDown)
+    hanging = decided(master(damaged_at=10, disk=Disk.HANGING, gate=SendGate.REFUSE))
+    assert hanging == [Swap(SwapPurpose.RESIGN, 7, RECORD.replace(master=0))]
