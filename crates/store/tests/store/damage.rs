@@ -1,11 +1,13 @@
 //! A damaged log: what is damaged is found, kept aside, and replaced by sound bytes of another log.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use metaq_store::{Disk, Store, StoreError, StoreSettings, SystemDisk, rewrite_log};
+use metaq_store::faulty_disk::{Call, FaultyDisk};
+use metaq_store::{Clock, Disk, Store, StoreError, StoreSettings, SystemDisk, rewrite_log};
 use proptest::prelude::*;
 
 use crate::support::*;
@@ -162,6 +164,28 @@ fn a_damaged_record_is_kept_aside_and_replaced() {
         assert_eq!(contents(&store), before);
         store.close().unwrap();
     }
+}
+
+#[test]
+fn a_copy_that_is_not_safe_does_not_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = small(directory.path());
+    let disk = Arc::new(FaultyDisk::new());
+    let shared: Arc<dyn Disk> = disk.clone();
+    let store = Store::open(settings, Clock::system(), shared).unwrap();
+    let places = fill(&store);
+    let (from, to) = (places[3].start, places[3].end);
+    let copies = || fs::read_dir(directory.path().join("cut")).map_or(0, |entries| entries.count());
+    disk.fail(Call::Write, "cut", ErrorKind::StorageFull);
+    assert!(matches!(store.set_aside(from, to), Err(StoreError::DiskFull { .. })));
+    assert_eq!(copies(), 0, "half a copy takes no room");
+    disk.heal();
+    disk.fail(Call::SyncData, "cut", ErrorKind::Other);
+    assert!(store.set_aside(from, to).is_err());
+    assert_eq!(copies(), 0);
+    disk.heal();
+    store.set_aside(from, to).unwrap();
+    assert_eq!(copies(), 1);
 }
 
 #[test]
