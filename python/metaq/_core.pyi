@@ -95,6 +95,7 @@ __all__ = [
     "give_back_freed_memory",
     "register_message_rules",
     "register_send_types",
+    "rewrite_log",
     "tag_code",
     "tag_codes",
     "truncate_store",
