@@ -147,7 +147,7 @@ def test_what_connections_asked_for_ends_with_them(tmp_path: Path, monkeypatch: 
             await asyncio.sleep(0.5)
             assert len(looked_at) == begun
             assert begun < len(tasks) * len(topics) / 2
-            assert broker.node.pools.look_ups.waiting(1) == 0
+            assert not broker.node.pools.look_ups._turns._waiting
 
     run(scenario)
 
