@@ -95,6 +95,7 @@ __all__ = [
     "give_back_freed_memory",
     "register_message_rules",
     "register_send_types",
+    "rewrite_log",
     "tag_code",
     "tag_codes",
     "truncate_store",
@@ -616,6 +617,13 @@ def truncate_store(
     exactly one of the two is given.
     """
 
+def rewrite_log(settings: StoreSettings, physical_offset: int, records: bytes, rebuild: bool) -> int:
+    """Writes sound records of one log file over damaged ones in a store that is not open, and syncs them.
+
+    Returns the end of the last whole record that was written. With `rebuild` the next start fills the queues
+    again from there on. Raises StoreFailure, also if the bytes do not begin with a sound record.
+    """
+
 @final
 class LinkSocket:
     """The connection of a replication link before the stream begins, with one deadline for all calls."""
@@ -704,6 +712,9 @@ class FollowerFigures:
     @property
     def silent_ms(self) -> int:
         """The time since the master was heard."""
+    @property
+    def refused_offset(self) -> int | None:
+        """The offset at which the master sent a damaged record; None if it did not."""
     @property
     def closed(self) -> str | None:
         """Why the link was closed; None while it lives."""
@@ -860,6 +871,19 @@ class Store:
         """Everything below this physical offset is confirmed."""
     def raw_checksum(self, from_offset: int, to_offset: int) -> int | None:
         """Returns the CRC-32 of the log's bytes in that range, or None if the log lacks some of them."""
+    def damaged_ranges(self, from_offset: int, to_offset: int) -> list[tuple[int, int]] | None:
+        """Checks a part of the log and returns the damaged ranges, or None if the log lacks some of it.
+
+        It may read the file with `from_offset` from its start, so call it on a thread.
+        """
+    def known_damage(self) -> list[tuple[int, int]]:
+        """Returns the damaged ranges that reads, dispatch and checks have found in the log, in order."""
+    def log_bytes(self, physical_offset: int, bytes_max: int) -> bytes | None:
+        """Returns bytes of one log file from any offset on; None where the log has none."""
+    def set_aside(self, from_offset: int, to_offset: int) -> None:
+        """Copies a part of the log into `cut/` and syncs the copy. Raises StoreFailure."""
+    def lacks_entries(self, records: bytes) -> bool:
+        """Whether one of these records is missing at the end of its queue."""
     def opened(self) -> StoreOpened:
         """How the store was found when it was opened."""
     def accept_flushed_mark(self) -> None:

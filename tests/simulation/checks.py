@@ -28,6 +28,7 @@ class Oracle:
         self.crashes: list[str] = []
         self.elections = 0
         self.closed_links = 0
+        self.repairs = 0
         self.cut_confirmed: list[str] = []
         self.dead: dict[int, set[int]] = defaultdict(set)
         """The records that each node has begun to cut off."""
@@ -47,6 +48,12 @@ class Oracle:
 
     def cut(self, node: int, records: list[int]) -> None:
         self.dead[node].update(records)
+
+    def repaired(self, node: int, record: int) -> None:
+        """Only damaged bytes may be replaced."""
+        self.repairs += 1
+        if record > 0:
+            self.crashes.append(f"node {node} replaced the sound record {record}")
 
     def received(self, node: int, records: list[int]) -> None:
         if self.dead[node]:

@@ -33,6 +33,8 @@ class Disk:
     fails: bool = False
     slowness: float = 1.0
     stopped_cleanly: bool = False
+    rotten: bool = False
+    """Damage came while the store was open, so that recovery reads on behind it."""
 
     def append(self, records: list[int]) -> None:
         """Writes records at the end of the log, over whatever stands there."""
@@ -87,7 +89,9 @@ class Disk:
     def recover(self) -> None:
         """Finds the end of the log, as a starting process does, and syncs what it found."""
         end = self.log_start
-        while end < len(self.places) and self.places[end] > ZERO:
+        while end < len(self.places) and (
+            self.places[end] > ZERO or (self.rotten and any(place > ZERO for place in self.places[end + 1 :]))
+        ):
             end += 1
         self.end = end
 
@@ -112,3 +116,17 @@ class Disk:
         place = rng.randrange(self.log_start, self.mark_synced)
         self.places[place] = -abs(self.places[place])
         return True
+
+    def rot(self, rng: random.Random, start: int = 0) -> int | None:
+        """Damages a record of an open store, of which nobody hears. Returns its place if there was one."""
+        start = max(start, self.log_start)
+        if self.mark_synced <= start + 1:
+            return None
+        place = rng.randrange(start, self.mark_synced - 1)
+        self.places[place] = -abs(self.places[place])
+        self.rotten = True
+        return place
+
+    def damaged(self) -> list[int]:
+        """Returns the places of damaged records."""
+        return [place for place in range(self.log_start, self.end) if self.places[place] < ZERO]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from metaq.ha.actions import Action, SetRequired, Stream
+from metaq.ha.actions import Action, SetRequired, StartOver, Stream
 from metaq.ha.conducting import node_driver
 from metaq.ha.decisions import candidate, following, master, membership
 from metaq.ha.group_record import GroupRecord, Member
@@ -43,6 +43,16 @@ def _without_the_lagging(view: View, record: GroupRecord, joiner: Member | None)
     return [SetRequired(required)] if required != view.own.required else []
 
 
+def _dropping_what_differs(own: Own, source: Source) -> Action | str:
+    if source.compared is not None and not source.compared.agrees:
+        return StartOver(source.log_start, "its bytes differ from the master's")
+    return _NEXT_COPY_STEP(own, source)
+
+
+def _staying_with_damage(view: View, record: GroupRecord) -> bool:
+    return _SHOULD_RESIGN(replace(view, own=replace(view.own, damaged_at=None)), record)
+
+
 async def _believing_one_read(self: register_session.RegisterSession) -> None:
     await _FINISH_SWAP(self)
     self.pending = None
@@ -53,6 +63,8 @@ async def _without_intent(self: node_driver.NodeDriver, end: int) -> None:
     await self.save(self.kept.with_history(self.kept.history.truncate(end)))
 
 
+_NEXT_COPY_STEP = following.next_copy_step
+_SHOULD_RESIGN = master._should_resign
 _FINISH_SWAP = register_session.RegisterSession.finish_swap
 
 MUTANTS: dict[str, Mutant] = {
@@ -89,6 +101,16 @@ MUTANTS: dict[str, Mutant] = {
     "truncation_intent_skipped": Mutant(
         patches=((node_driver.NodeDriver, "_truncate", _without_intent),),
         scenarios=("stale_tail_behind_a_hole",),
+    ),
+    "dropped_before_verifying": Mutant(
+        patches=((following, "next_copy_step", _dropping_what_differs),), scenarios=("damaged_master",)
+    ),
+    "damaged_master_stays": Mutant(
+        patches=((master, "_should_resign", _staying_with_damage),), scenarios=("damaged_master",)
+    ),
+    "damaged_node_electable": Mutant(
+        patches=((membership, "others_may_be_sound", lambda view, record: False),),
+        scenarios=("damaged_replica_is_alone",),
     ),
     "wiped_replica_electable": Mutant(
         patches=(

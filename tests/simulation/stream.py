@@ -3,9 +3,13 @@
 A replica connects, shows its identity and the epoch that it follows, and gets the master's history. It then
 cuts its log where needed and names the end from which it wants the log:
 
-    replica → master   hello(member, epoch) · compare(end) · start(end) · ack(epoch, flushed)
-    master → replica   welcome(epoch, history, log start, log end) · compared(end, sum) · refuse(epoch) ·
+    replica → master   hello(member, epoch) · compare(end) · verify(end) · repair(places) · start(end) ·
+                       ack(epoch, flushed)
+    master → replica   welcome(epoch, history, log start, log end) · compared(end, records) ·
+                       verified(end, records, places) · repaired(records) · refuse(epoch) ·
                        log(epoch, start, records, confirmed) · beat(epoch, confirmed)
+
+Records are damaged unnoticed. A node learns of that when it verifies its log, or when a consumer reads.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from metaq.ha.node import LinkFacts, NodeFacts, Offer, Opened
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk as DiskHealth
 from metaq.ha.view import SendGate, Source, SourceState
+from tests.simulation.damaged_log import DamagedLog
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -48,13 +53,11 @@ class _Replica:
     flushed: int = 0
 
 
-class SimNode:
+class SimNode(DamagedLog):
     """One process's store and stream."""
 
     def __init__(self, host: Host) -> None:
-        self.host = host
-        self.world = host.world
-        self.disk = host.disk
+        super().__init__(host)
         self.member = Member(host.name, "unknown")
         self.is_master = False
         self.epoch = 0
@@ -66,12 +69,9 @@ class SimNode:
         self.peer_epoch = 0
         self.replicas: dict[Connection, _Replica] = {}
         self.offers: dict[Connection, tuple[Member, Offer]] = {}
-        self.source: Source | None = None
-        self._to_master: Connection | None = None
         self._attempt = 0
         self._master_contact_at = 0.0
         self._following_epoch = 0
-        self._wake: Callable[[], None] = lambda: None
         self._waiting: deque[tuple[int, int, Reply]] = deque()
         self._held: list[tuple[int, Reply]] = []
         self._pumping = False
@@ -108,6 +108,7 @@ class SimNode:
             offers=dict(self.offers.values()),
             source=self.source,
             peer_epoch=self.peer_epoch,
+            damaged_at=self.damaged_at(),
         )
 
     def _health(self) -> DiskHealth:
@@ -153,6 +154,7 @@ class SimNode:
         )
         self.world.oracle.took_role(self.host.name, self.disk.log())
         self.world.oracle.became_master(self.host.name, epoch)
+        self._check_election(required)
         self._confirm()
 
     async def step_down(self) -> None:
@@ -230,6 +232,7 @@ class SimNode:
         self.world.oracle.truncated(self.host.name, end, self.confirmed)
         self.flushed = min(self.flushed, end)
         tail = [record for record in self.disk.places[end:] if record > 0]
+        self._known_damage = {place for place in self._known_damage if place < end}
         while True:
             self.world.truncation_step(self.host)
             await self.host.sleep(0.002)
@@ -243,6 +246,7 @@ class SimNode:
         self.world.note(f"node {self.host.name} drops its log of {self.disk.end} records")
         await self.host.sleep(0.002)
         self.disk.start_over(log_start)
+        self._known_damage.clear()
         self.flushed = self.confirmed = log_start
 
     # ---- the replica's end
@@ -341,20 +345,11 @@ class SimNode:
             )
             self._wake()
         elif kind == "compared":
-            end, checksum = values
-            source = self.source
-            agrees = checksum == self._checksum(end)
-            self.source = Source(
-                source.node_id,
-                source.epoch,
-                source.state,
-                None,
-                source.history,
-                source.log_start,
-                source.log_end,
-                (end, agrees),
-            )
-            self._wake()
+            self._compared(connection, *values)
+        elif kind == "verified":
+            self._verified(*values)
+        elif kind == "repaired":
+            (self._fetched,) = values
         elif kind == "fetch":
             (start,) = values
             connection.send(self.host, ("tail", start, self.disk.places[start : self.flushed]))
@@ -369,13 +364,9 @@ class SimNode:
         while (
             connection is self._to_master
             and self.source is not None
-            and (self.source.agrees_below is None or self.source.agrees_below[0] != end)
+            and (self.source.compared is None or self.source.compared.end != end)
         ):
             await self.host.sleep(0.01)
-
-    def _checksum(self, end: int) -> int:
-        start = max(self.disk.log_start, end - 4)
-        return hash(tuple(self.disk.places[start:end]))
 
     async def stream(self, end: int) -> None:
         source, connection = self.source, self._to_master
@@ -393,6 +384,10 @@ class SimNode:
             self._lost_master()
             return
         if start != self.disk.end:
+            self._lost_master()
+            return
+        if any(record < 0 for record in records):
+            self._refused_at = start
             self._lost_master()
             return
         self.disk.append(records)
@@ -444,7 +439,16 @@ class SimNode:
             self._confirm()
         elif kind == "compare":
             (end,) = values
-            connection.send(self.host, ("compared", end, self._checksum(end)))
+            connection.send(self.host, ("compared", end, self.disk.places[self.disk.log_start : end]))
+        elif kind == "verify":
+            (end,) = values
+            self._verify()
+            records = self.disk.places[self.disk.log_start : end]
+            connection.send(self.host, ("verified", end, records, sorted(self._known_damage)))
+            self._wake()
+        elif kind == "repair":
+            (places,) = values
+            connection.send(self.host, ("repaired", {place: self.disk.places[place] for place in places}))
         elif kind == "start":
             (end,) = values
             if end > self.disk.end:
@@ -595,4 +599,13 @@ class SimNode:
     def read(self, start: int) -> list[int]:
         """Returns what a consumer may see from a queue offset on."""
         end = self.disk.end if "visible_early" in self.world.mutants else min(self.confirmed, self.disk.end)
-        return self.disk.places[max(start, self.disk.log_start) : end] if start >= self.disk.log_start else []
+        if start < self.disk.log_start:
+            return []
+        records = self.disk.places[start:end]
+        for place, record in enumerate(records, start):
+            if record < 0:
+                # A read notices damage. The consumer comes again.
+                self._known_damage.add(place)
+                self._wake()
+                return records[: place - start]
+        return records

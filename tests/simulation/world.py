@@ -162,6 +162,7 @@ class World:
                 record is not None
                 and master is not None
                 and self.in_sync() >= set(self.hosts) - self.given_up
+                and not self.read_damage()
                 and self.oks > oks + 3
             )
 
@@ -175,6 +176,16 @@ class World:
         if self.violation is not None:
             raise self.violation
         check(self)
+
+    def read_damage(self) -> bool:
+        """Lets consumers read all damaged records; returns whether there are any."""
+        is_damaged = False
+        for host in self.hosts.values():
+            for place in host.disk.damaged():
+                is_damaged = True
+                if host.node is not None:
+                    host.node.read(place)
+        return is_damaged
 
     def force(self, target: int) -> None:
         """An operator names a master in spite of losses."""

@@ -51,6 +51,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::standing_subscription::StandingSubscription>()?;
     module.add_class::<server::store::Store>()?;
     module.add_class::<server::store::StoreOpened>()?;
+    module.add_function(wrap_pyfunction!(server::replication::rewrite_log, module)?)?;
     module.add_function(wrap_pyfunction!(server::replication::truncate_store, module)?)?;
     // client
     module.add_class::<client::async_send_future::AsyncSendFuture>()?;

@@ -123,6 +123,7 @@ impl OpenStore {
             let with_checkpoint = rounds % FLUSHES_PER_CHECKPOINT == 0;
             let with_index = rounds % (FLUSHES_PER_CHECKPOINT * CHECKPOINTS_PER_INDEX_SYNC) == 0;
             self.finish_dispatch();
+            self.check_suspects();
             self.flush_queues();
             if with_checkpoint {
                 if let Err(error) = self.save_checkpoint(with_index, false) {

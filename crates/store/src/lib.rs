@@ -18,6 +18,7 @@
 //! 6. `read` serves pulls, filtered by [`expression`]; `inspect` serves tools.
 //! 7. `recovery` opens a store after any kind of stop. `housekeeping` writes queue entries and checkpoints while it runs.
 //! 8. `replication` gives raw bytes to replicas and holds confirmation back until they have them.
+//!    `log_check` tells which bytes are damaged.
 //! 9. `retention` deletes old files, except those that `pins` protect.
 //! 10. [`timer`] sorts waiting messages by the time they are due.
 
@@ -33,6 +34,7 @@ mod housekeeping;
 mod index;
 mod inspect;
 mod log;
+mod log_check;
 mod pins;
 mod queue;
 mod read;
@@ -55,6 +57,7 @@ pub use figures::StoreFigures;
 pub use inspect::{Measured, QueueEntry};
 pub use log::copy_permit::CopyPermit;
 pub use queue::dispatch::SCHEDULE_TOPIC;
+pub use recovery::rewrite::rewrite_log;
 pub use recovery::truncation::{Truncation, truncate};
 pub use settings::StoreSettings;
 pub use store::Store;

@@ -240,6 +240,9 @@ impl Reader<'_> {
             .repair(queue, queue_offset)
             .and_then(|entry| Some((entry, self.find_record(queue, queue_offset, &entry, gathered)?)));
         if found.is_none() {
+            if !entry.is_void() {
+                self.log.damage.suspect(entry.physical_offset);
+            }
             self.damage.note(self.reports, queue, queue_offset, entry);
         }
         found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from metaq.ha.epochs import History
 from metaq.ha.group_record import GroupRecord, Member
-from metaq.ha.view import SendGate, SwapPurpose
+from metaq.ha.view import Range, SendGate, SwapPurpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,20 @@ class CompareBelow:
     """Compare checksums with the master just below an end."""
 
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoteDamage:
+    """Remember durably where the log is damaged, or that it is sound again (None)."""
+
+    at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Replace damaged ranges of the log by the master's bytes, which verify."""
+
+    ranges: tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +146,8 @@ Action = (
     StopFollowing
     | Follow
     | CompareBelow
+    | NoteDamage
+    | Repair
     | Truncate
     | StartOver
     | Stream

@@ -112,7 +112,7 @@ class NodeState(enum.Enum):
     """Its disk failed or hangs. It cannot become master."""
 
 
-class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A sign of life. The sequence number changes every time; others time that on their own clock."""
 
     id: NodeId
@@ -125,6 +125,8 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     promised_epoch: Epoch
     sequence: Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
     state: NodeState
+    damaged_at: LogEnd | None = None
+    """The first physical offset at which the node knows its log to be damaged."""
 
     @property
     def member(self) -> Member:

@@ -7,6 +7,10 @@
                ◀──  my epochs and the ends of my log   Welcome, Refused or SendTail
     Compare    a range of the log     ──▶              as often as needed
                ◀──  its checksum                       Checksum
+    Verify     a range of the log     ──▶              if both logs differ
+               ◀──  what is damaged there              Verified
+    Fetch      a range of the log     ──▶              to repair the own log
+               ◀──  its bytes                          Piece
     Follow     where to begin         ──▶
                ◀──  the stream
 
@@ -48,6 +52,22 @@ class Socket(Protocol):
 
     def send(self, data: bytes) -> None: ...
     def receive(self, size: int) -> bytes: ...
+
+
+class ComparedLog(Protocol):
+    """The log of a master, as far as a replica may look at it before it follows."""
+
+    def checksum(self, from_offset: int, to_offset: int) -> int | None:
+        """Returns the checksum of a range, or None if the log lacks some of it."""
+        ...
+
+    def damaged_ranges(self, from_offset: int, to_offset: int) -> list[tuple[int, int]] | None:
+        """Verifies a range, and returns what is damaged there, or None if the log lacks some of it."""
+        ...
+
+    def piece(self, from_offset: int, to_offset: int) -> bytes | None:
+        """Returns the first bytes of a range, or None if the log lacks them."""
+        ...
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -102,6 +122,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     file_bytes: int
     client_address: str
     """The address of the master for clients. A replica relays their requests to it."""
+    verifies: bool = False
+    """The master answers Verify and Fetch. Older versions do not."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -130,6 +152,32 @@ class Checksum(msgspec.Struct, frozen=True, tag=True):
     checksum: int | None
 
 
+class Verify(msgspec.Struct, frozen=True, tag=True):
+    """Asks the master to verify the records of a range of its log."""
+
+    from_offset: int
+    to_offset: int
+
+
+class Verified(msgspec.Struct, frozen=True, tag=True):
+    """The damaged ranges, or None if the master's log lacks some of what was asked for."""
+
+    damaged: list[tuple[int, int]] | None
+
+
+class Fetch(msgspec.Struct, frozen=True, tag=True):
+    """Asks for bytes of the master's log."""
+
+    from_offset: int
+    to_offset: int
+
+
+class Piece(msgspec.Struct, frozen=True, tag=True):
+    """The first of these bytes, or None if the master's log lacks them."""
+
+    data: bytes | None
+
+
 class Follow(msgspec.Struct, frozen=True, tag=True):
     """Asks for the stream: from this offset of the log and behind this position of the control state."""
 
@@ -140,11 +188,15 @@ class Follow(msgspec.Struct, frozen=True, tag=True):
 _HELLO: Final = msgspec.json.Decoder(Hello)
 _PROOF: Final = msgspec.json.Decoder(Proof)
 _CHECKSUM: Final = msgspec.json.Decoder(Checksum)
+_VERIFIED: Final = msgspec.json.Decoder(Verified)
+_PIECE: Final = msgspec.json.Decoder(Piece)
 _CHALLENGE: Final[msgspec.json.Decoder[Challenge | Refused]] = msgspec.json.Decoder(Challenge | Refused)
 _WELCOME: Final[msgspec.json.Decoder[Welcome | Refused | SendTail]] = msgspec.json.Decoder(
     Welcome | Refused | SendTail
 )
-_REQUEST: Final[msgspec.json.Decoder[Compare | Follow]] = msgspec.json.Decoder(Compare | Follow)
+_REQUEST: Final[msgspec.json.Decoder[Compare | Verify | Fetch | Follow]] = msgspec.json.Decoder(
+    Compare | Verify | Fetch | Follow
+)
 
 
 def introduce(socket: Socket, identity: Identity, key: bytes, log: OwnLog) -> Welcome | SendTail:
@@ -175,6 +227,18 @@ def compare(socket: Socket, from_offset: int, to_offset: int) -> int | None:
     return _receive(socket, _CHECKSUM).checksum
 
 
+def verify(socket: Socket, from_offset: int, to_offset: int) -> list[tuple[int, int]] | None:
+    """Returns what is damaged in a range of the master's log, or None if its log lacks some of it."""
+    _send(socket, Verify(from_offset, to_offset))
+    return _receive(socket, _VERIFIED).damaged
+
+
+def fetch(socket: Socket, from_offset: int, to_offset: int) -> bytes | None:
+    """Returns the first bytes of a range of the master's log, or None if its log lacks them."""
+    _send(socket, Fetch(from_offset, to_offset))
+    return _receive(socket, _PIECE).data
+
+
 def ask_to_follow(socket: Socket, from_offset: int, state: tuple[int, int]) -> None:
     """Asks for the stream, which begins with the next byte from the master."""
     _send(socket, Follow(from_offset, state))
@@ -185,7 +249,7 @@ def admit(
     identity: Identity,
     key: bytes,
     welcome: Callable[[Identity, OwnLog], Welcome | Refused | SendTail],
-    checksum: Callable[[int, int], int | None],
+    log: ComparedLog,
 ) -> tuple[Identity, Follow | SendTail]:
     """Admits a replica to a master and returns who it is and where the stream begins.
 
@@ -221,9 +285,15 @@ def admit(
         return hello.identity, answer
     while True:
         request = _receive(socket, _REQUEST)
-        if isinstance(request, Follow):
-            return hello.identity, request
-        _send(socket, Checksum(checksum(request.from_offset, request.to_offset)))
+        match request:
+            case Follow():
+                return hello.identity, request
+            case Compare(from_offset, to_offset):
+                _send(socket, Checksum(log.checksum(from_offset, to_offset)))
+            case Verify(from_offset, to_offset):
+                _send(socket, Verified(log.damaged_ranges(from_offset, to_offset)))
+            case Fetch(from_offset, to_offset):
+                _send(socket, Piece(log.piece(from_offset, to_offset)))
 
 
 def _check_peer(own: Identity, version: int, peer: Identity) -> None:

@@ -6,14 +6,14 @@ The simulation implements `Node` over a simulated disk and network.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from metaq.ha.conducting.node_files import NodeRecord
 from metaq.ha.epochs import History
 from metaq.ha.group_record import Member
-from metaq.ha.view import Disk, SendGate, Source, StateVersion
+from metaq.ha.view import Disk, Range, SendGate, Source, StateVersion
 
 
 class Clock(Protocol):
@@ -90,6 +90,8 @@ class NodeFacts:
     source: Source | None = None
     peer_epoch: int = 0
     """The highest epoch that a peer showed on a connection."""
+    damaged_at: int | None = None
+    """The first physical offset at which the log is known to be damaged."""
 
 
 class Node(Protocol):
@@ -129,7 +131,19 @@ class Node(Protocol):
     async def compare_below(self, end: int) -> None:
         """Compares checksums below an end with the master, and returns when `facts().source` has the result.
 
-        Returns without one if the connection breaks.
+        If they differ, or this log is known to be damaged, both nodes verify their bytes. Returns without a
+        result if the connection breaks.
+        """
+        ...
+
+    async def check_damage(self, physical_offset: int) -> None:
+        """Finds out whether the log is still damaged there; `facts().damaged_at` knows it then."""
+        ...
+
+    async def repair(self, ranges: Sequence[Range]) -> None:
+        """Writes the master's bytes over damaged ranges of the log, of which it keeps a durable copy.
+
+        The comparison in `facts().source` ends, or has a complaint. Safe to repeat after a kill.
         """
         ...
 

@@ -109,6 +109,27 @@ class Link:
     """The latest time at which the replica had flushed everything that the master had appended by then."""
 
 
+Range = tuple[int, int]
+"""A part of a log, from one physical offset to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The result of comparing a replica's log with its master's."""
+
+    end: int
+    """The bytes just below this end were compared."""
+    agrees: bool
+    own_damage: tuple[Range, ...] = ()
+    """Damaged ranges of the replica's log that the master's log reaches."""
+    peer_damage: tuple[Range, ...] | None = ()
+    """Damaged ranges of the master's log, as far as it was asked; None if it could not tell."""
+    is_explained: bool = False
+    """Outside of the damaged ranges, both logs have the same bytes."""
+    complaint: str = ""
+    """Why the own damage could not be repaired, if that was tried."""
+
+
 class SourceState(enum.Enum):
     """How far a replica got with its connection to the master."""
 
@@ -131,8 +152,8 @@ class Source:
     history: History = field(default_factory=History)
     log_start: int = 0
     log_end: int = 0
-    agrees_below: tuple[int, bool] | None = None
-    """An end, and whether both logs have the same bytes below it, once they were compared."""
+    compared: Compared | None = None
+    """The last comparison of both logs on this connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +203,10 @@ class Own:
     resigned_at: float | None
     peer_epoch: int
     """The highest epoch that a peer showed on a connection."""
+    damaged_at: int | None = None
+    """The first physical offset at which the log is known to be damaged."""
+    noted_damage: int | None = None
+    """The damage that this node will still know of after a restart."""
 
 
 @dataclass(frozen=True, slots=True)

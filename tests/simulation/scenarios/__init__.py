@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.simulation.scenarios import (
     crashes,
+    damaged_logs,
     disk_faults,
     fixed_roles,
     partitions,
@@ -17,6 +18,15 @@ from tests.simulation.scenarios import (
 )
 from tests.simulation.scenarios.catalogue import SCENARIOS, Scenario, run_scenario
 
-ROOMS = (crashes, disk_faults, fixed_roles, partitions, random_faults, register_faults, switches)
+ROOMS = (
+    crashes,
+    damaged_logs,
+    disk_faults,
+    fixed_roles,
+    partitions,
+    random_faults,
+    register_faults,
+    switches,
+)
 
 __all__ = ["ROOMS", "SCENARIOS", "Scenario", "run_scenario"]

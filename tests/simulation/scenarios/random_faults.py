@@ -42,10 +42,14 @@ def random_faults(world: World, destroy: bool = True) -> None:
             case 10:
                 host.lose_power()
             case 11:
+                kind = rng.randrange(3) if destroy else None
+                if kind == 0:
+                    victim.disk.rot(rng)
+                    continue
                 victim.kill()
-                if destroy and rng.random() < 0.5:
+                if kind == 1:
                     victim.disk.wipe()
-                elif destroy:
+                elif kind == 2:
                     victim.disk.flip_bit(rng)
             case 12:
                 host.disk.hangs = not host.disk.hangs

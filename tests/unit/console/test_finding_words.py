@@ -60,6 +60,7 @@ NODES = (
     NodeStatus(4, "h:4", "replica", "waiting"),
     NodeStatus(5, "h:5", "replica", "candidate"),
     NodeStatus(6, "h:6", "replica", "leaving"),
+    NodeStatus(7, "h:7", "replica", "damaged", damaged_at=4_096),
 )
 GROUP = GroupStatus("broker-d", 7, 1, 2, (1,), NODES)
 STATE = ClusterState(

@@ -23,8 +23,11 @@ from metaq.ha.handshake import (
     SendTail,
     Welcome,
     admit,
+    ask_to_follow,
     compare,
+    fetch,
     introduce,
+    verify,
 )
 
 TIMEOUT_MS = 20_000
@@ -33,6 +36,20 @@ REPLICA = Identity("cluster", "broker-a", 2, "b" * 32)
 WELCOME = Welcome(4, [(1, 0), (4, 700)], 0, 900, 1 << 30, "127.0.0.1:10911")
 LOG = OwnLog(4, [(1, 0)], 800)
 KEY = b"a key that both hold"
+
+
+class MasterLog:
+    """A log whose bytes are letters, damaged at 700."""
+
+    def checksum(self, from_offset: int, to_offset: int) -> int | None:
+        return to_offset - from_offset
+
+    def damaged_ranges(self, from_offset: int, to_offset: int) -> list[tuple[int, int]] | None:
+        return None if to_offset > 900 else [(700, 750)] if from_offset < 750 and to_offset > 700 else []
+
+    def piece(self, from_offset: int, to_offset: int) -> bytes | None:
+        return None if from_offset >= 900 else b"x" * min(to_offset - from_offset, 16)
+
 
 Admitted = tuple[Identity, Follow | SendTail]
 
@@ -51,9 +68,7 @@ class Master:
         while (accepted := self.listener.accept()) is None:
             pass
         held = accepted
-        verdict = self.pool.submit(
-            lambda: admit(held, MASTER, key, self.welcome, lambda first, last: last - first)
-        )
+        verdict = self.pool.submit(lambda: admit(held, MASTER, key, self.welcome, MasterLog()))
         return socket, verdict
 
 
@@ -164,6 +179,24 @@ def test_a_master_may_refuse_a_node_that_holds_the_key() -> None:
             verdict.result()
 
 
+def test_a_master_verifies_and_sends_parts_of_its_log(master: Master) -> None:
+    socket, verdict = master.admit()
+    introduce(socket, REPLICA, KEY, LOG)
+    assert verify(socket, 0, 800) == [(700, 750)]
+    assert verify(socket, 0, 700) == []
+    assert verify(socket, 0, 1000) is None
+    assert fetch(socket, 700, 750) == b"x" * 16
+    assert fetch(socket, 900, 950) is None
+    ask_to_follow(socket, 800, (4, 7))
+    assert verdict.result() == (REPLICA, Follow(800, (4, 7)))
+
+
+def test_a_master_of_an_older_version_does_not_say_that_it_verifies() -> None:
+    words = msgspec.json.decode(msgspec.json.encode(WELCOME))
+    del words["verifies"]
+    assert not msgspec.json.decode(msgspec.json.encode(words), type=Welcome).verifies
+
+
 @settings(max_examples=60, deadline=None)
 @given(noise=st.binary(max_size=300))
 def test_noise_ends_the_handshake(master: Master, noise: bytes) -> None:
@@ -195,5 +228,5 @@ def test_a_silent_peer_does_not_hold_a_thread_for_ever() -> None:
     while (accepted := listener.accept()) is None:
         threading.Event().wait(0.001)
     with pytest.raises(TimeoutError):
-        admit(accepted, MASTER, KEY, lambda *_: WELCOME, lambda first, last: None)
+        admit(accepted, MASTER, KEY, lambda *_: WELCOME, MasterLog())
     socket.close()

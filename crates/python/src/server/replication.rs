@@ -161,6 +161,7 @@ pub struct FollowerFigures {
     master_end_offset: i64,
     confirmed_offset: i64,
     silent_ms: i64,
+    refused_offset: Option<i64>,
     closed: Option<String>,
 }
 
@@ -206,6 +207,7 @@ impl ReplicationFollower {
             master_end_offset: figures.master_end,
             confirmed_offset: figures.confirmed,
             silent_ms: figures.silent_ms,
+            refused_offset: figures.refused,
             closed: figures.closed,
         }
     }
@@ -232,6 +234,20 @@ pub fn truncate_store(
         _ => return Err(pyo3::exceptions::PyValueError::new_err("give cut_at or start_over_at")),
     };
     enter(py, || metaq_store::truncate(&settings, &disk, wanted))
+}
+
+/// Replaces damaged records of a store that is not open by sound ones.
+#[pyfunction]
+pub fn rewrite_log(
+    py: Python<'_>,
+    settings: StoreSettings,
+    physical_offset: i64,
+    records: &[u8],
+    rebuild: bool,
+) -> PyResult<i64> {
+    let settings = metaq_store::StoreSettings::from(settings);
+    let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
+    enter(py, || metaq_store::rewrite_log(&settings, &disk, physical_offset, records, rebuild))
 }
 
 fn given_away() -> PyErr {

@@ -163,6 +163,31 @@ impl Store {
         enter_infallible(py, || self.inner.raw_checksum(from_offset, to_offset))
     }
 
+    fn damaged_ranges(&self, py: Python<'_>, from_offset: i64, to_offset: i64) -> Option<Vec<(i64, i64)>> {
+        enter_infallible(py, || self.inner.damaged_ranges(from_offset, to_offset))
+    }
+
+    fn known_damage(&self) -> Vec<(i64, i64)> {
+        self.inner.known_damage()
+    }
+
+    fn log_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        physical_offset: i64,
+        bytes_max: usize,
+    ) -> Option<Bound<'py, PyBytes>> {
+        self.inner.log_bytes(physical_offset, bytes_max).map(|bytes| PyBytes::new(py, &bytes))
+    }
+
+    fn set_aside(&self, py: Python<'_>, from_offset: i64, to_offset: i64) -> PyResult<()> {
+        enter(py, || self.inner.set_aside(from_offset, to_offset))
+    }
+
+    fn lacks_entries(&self, py: Python<'_>, records: &[u8]) -> bool {
+        enter_infallible(py, || self.inner.lacks_entries(records))
+    }
+
     fn close_gate(&self) {
         self.inner.close_gate();
     }

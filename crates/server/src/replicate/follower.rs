@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bytes::Bytes;
-use metaq_store::{CopyPermit, Store};
+use metaq_store::{CopyPermit, Store, StoreError};
 use parking_lot::{Condvar, Mutex};
 
 use crate::notice::Notice;
@@ -41,6 +41,8 @@ struct Shared {
     has_acknowledged_state: AtomicBool,
     last_acknowledgement: Mutex<Acknowledgement>,
     notice: Notice,
+    /// The offset at which the master sent a damaged record, or −1.
+    refused: AtomicI64,
     is_closed: AtomicBool,
     closed: Mutex<Option<String>>,
 }
@@ -64,6 +66,8 @@ pub struct FollowerFigures {
     pub master_end: i64,
     pub confirmed: i64,
     pub silent_ms: i64,
+    /// The offset at which the master sent a damaged record.
+    pub refused: Option<i64>,
     /// Why the link was closed; None while it lives.
     pub closed: Option<String>,
 }
@@ -102,6 +106,7 @@ impl Follower {
             state_taken: Condvar::new(),
             has_acknowledged_state: AtomicBool::new(false),
             notice: Notice::new()?,
+            refused: AtomicI64::new(-1),
             is_closed: AtomicBool::new(false),
             closed: Mutex::new(None),
         });
@@ -140,6 +145,7 @@ impl Follower {
             master_end: shared.master_end.load(relaxed),
             confirmed: shared.confirmed.load(relaxed),
             silent_ms: shared.opened.elapsed().as_millis() as i64 - shared.heard_ms.load(relaxed),
+            refused: Some(shared.refused.load(relaxed)).filter(|refused| *refused >= 0),
             closed: shared.closed.lock().clone(),
         }
     }
@@ -206,7 +212,7 @@ impl Shared {
                     let end = self
                         .store
                         .append_raw_while(&self.permit, physical_offset, &body)
-                        .map_err(io::Error::other)?;
+                        .map_err(|error| self.note_refused(error))?;
                     self.store.dispatch();
                     self.show(end, confirmed);
                 }
@@ -225,6 +231,13 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    fn note_refused(&self, error: StoreError) -> io::Error {
+        if let StoreError::BadRawBytes { physical_offset, .. } = &error {
+            self.refused.store(*physical_offset, Ordering::Relaxed);
+        }
+        io::Error::other(error)
     }
 
     fn check_epoch(&self, epoch: u64) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -280,6 +281,22 @@ fn a_master_that_sends_noise_or_another_log_is_left() {
     hub.add_link(ours, 2, 0).unwrap();
     until("another log", || follower.figures().closed.is_some());
     assert_eq!(log(&copy), before, "nothing of it was taken");
+}
+
+#[test]
+fn a_follower_names_the_damaged_record_that_its_master_sent() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, copy) = (open(&directory.path().join("a")), open(&directory.path().join("b")));
+    let hub = master(&source, &[]);
+    let ends = [b'x', b'y', b'z'].map(|letter| append(&source, &[letter; 100]));
+    let file = directory.path().join("a/commitlog/00000000000000000000");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
+    // Within the body of the second record.
+    file.write_all_at(b"Y", ends[0] as u64 + 120).unwrap();
+    let follower = follow(&hub, 2, &copy);
+    until("the link is closed", || follower.figures().closed.is_some());
+    assert_eq!(follower.figures().refused, Some(ends[0]));
+    assert_eq!(copy.end_offset(), ends[0]);
 }
 
 #[test]

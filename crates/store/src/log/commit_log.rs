@@ -20,6 +20,7 @@ use crate::api::{Appended, AppendedBatch};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::error::StoreError;
+use crate::log::damage::LogDamage;
 use crate::log::gate::Gate;
 use crate::log::lease::Lease;
 use crate::log::mapped::{FileWriter, MappedFile};
@@ -43,6 +44,7 @@ pub(crate) struct CommitLog {
     is_stuck: AtomicBool,
     pub(crate) progress: Progress,
     pub(crate) preallocation: Preallocation,
+    pub(crate) damage: LogDamage,
 }
 
 pub(crate) struct Appender {
@@ -93,6 +95,7 @@ impl CommitLog {
                 lease,
             ),
             appender: Mutex::new(Appender { writer: end.writer, store_timestamp_ms: end.store_timestamp_ms }),
+            damage: LogDamage::default(),
         }
     }
 

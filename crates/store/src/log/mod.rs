@@ -4,6 +4,7 @@
 //! the only module with `unsafe`. `preallocation` takes disk blocks before the writer needs them. `flush` groups the
 //! senders that wait for a sync. `progress` holds the marks `appended`, `flushed` and `confirmed`: change the rule for
 //! what may be acknowledged or read there and nowhere else. `followers` wakes the senders to replicas.
+//! `damage` checks records and knows which are damaged.
 //! `gate` refuses appends when they could not be kept. `lease` is the time after which nothing is acknowledged.
 //!
 //! `store` and `confirm` call this room; `queue` and `index` read from it. A record is never changed once it is
@@ -11,6 +12,7 @@
 
 pub(crate) mod commit_log;
 pub(crate) mod copy_permit;
+pub(crate) mod damage;
 pub(crate) mod flush;
 pub(crate) mod flush_times;
 pub(crate) mod followers;

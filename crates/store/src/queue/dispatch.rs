@@ -152,6 +152,7 @@ impl Dispatch {
                 }
                 Step::Gap { from, to } => {
                     self.damaged_records.fetch_add(1, Ordering::Relaxed);
+                    with.log.damage.suspect(from);
                     with.reports.add(format!("commit log: no record can be read from {from} to {to}"));
                 }
             }

@@ -5,7 +5,7 @@
 //! by record and finds the way again after damage; dispatch, the index and repair use it too. `checkpoint` is the file
 //! that says how far everything was safe.
 //!
-//! `truncation` cuts the log of a store that is not open.
+//! `truncation` cuts the log of a store that is not open, and `rewrite` repairs it.
 //!
 //! `store` calls `open`; `housekeeping` saves the checkpoint. Nothing here may trust bytes from disk before it checked
 //! them.
@@ -15,4 +15,5 @@ pub(crate) mod log_end;
 pub(crate) mod log_walk;
 pub(crate) mod open;
 pub(crate) mod replay_start;
+pub(crate) mod rewrite;
 pub(crate) mod truncation;

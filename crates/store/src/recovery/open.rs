@@ -110,6 +110,7 @@ pub(crate) fn open(
     }
     count_unconfirmed(&shared)?;
     shared.log.progress.set_confirmed(shown_end);
+    shared.check_suspects();
     shared.check_disk_level();
     Ok((shared, lock))
 }

@@ -156,7 +156,9 @@ fn copy_aside(
         at += read as u64;
     }
     disk.sync_data(&copy).map_err(fail)?;
-    disk.rename(&half_way, to).map_err(fail)
+    disk.rename(&half_way, to).map_err(fail)?;
+    // A power loss must find the copy or the original.
+    to.parent().map_or(Ok(()), |aside| sync_directory(disk, aside))
 }
 
 /// Lowers the checkpoint so that the next start replays from the cut and cuts queues and index there too.
@@ -183,7 +185,7 @@ fn lower_checkpoint(
 }
 
 /// The start of the record that ends at `end_offset`; −1 if no record before it is left.
-fn last_record_before(
+pub(super) fn last_record_before(
     settings: &StoreSettings,
     disk: &dyn Disk,
     starts: &[i64],
@@ -211,7 +213,7 @@ fn last_record_before(
 }
 
 /// The timer log is read again from its queue, whose end may have changed.
-fn forget_timers(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError> {
+pub(super) fn forget_timers(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError> {
     let timers = settings.directory.join("timer");
     for name in ["checkpoint", "mark"] {
         let path = timers.join(name);
@@ -266,12 +268,12 @@ fn remove_tree(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn log_files(disk: &dyn Disk, log: &Path) -> Result<Vec<i64>, StoreError> {
+pub(super) fn log_files(disk: &dyn Disk, log: &Path) -> Result<Vec<i64>, StoreError> {
     let entries = disk.read_directory(log).map_err(|source| StoreError::io(log, source))?;
     let files = entries.iter().filter(|entry| !entry.is_directory);
     Ok(files.filter_map(|entry| parse_file_name(&entry.name)).collect())
 }
 
-fn sync_directory(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
+pub(super) fn sync_directory(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     disk.sync_directory(path).map_err(|source| StoreError::io(path, source))
 }

@@ -6,6 +6,7 @@ mod support;
 
 mod append_read;
 mod concurrency;
+mod damage;
 mod faults;
 mod filters;
 mod inspect;

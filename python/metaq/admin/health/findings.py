@@ -211,6 +211,7 @@ _DEAD: Final = ("gone", "failed")
 NODE_WORDS: Final = {
     "gone": "does not answer",
     "failed": "has a disk that fails or hangs",
+    "damaged": "has a damaged log",
     "catching up": "is catching up",
     "waiting": "waits for a master to copy from",
     "candidate": "wants to become master",
@@ -224,11 +225,14 @@ def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Find
     who = f"the master, node {node.id}," if node.id == group.master else f"node {node.id}"
     lag = f", {_size(node.lag_bytes)} behind" if node.lag_bytes and node.state not in _DEAD else ""
     where = f" at {node.address}" if node.state == "gone" and node.address else ""
+    if node.state == "damaged" and node.damaged_at is not None:
+        where = f" at {node.damaged_at}"
+    why = f": {node.problem}" if node.problem else ""
     yield Finding(
         "info" if node.state == "leaving" else "critical",
         f"node-{node.state.replace(' ', '-')}",
         f"{group.name}/{node.id}",
-        f"In {group.name}, {who} {NODE_WORDS[node.state]}{where}{lag}.",
+        f"In {group.name}, {who} {NODE_WORDS[node.state]}{where}{lag}{why}.",
         f"metaq broker --name {group.name} --set id={node.id}"
         if node.state == "gone"
         else "metaq cluster status --wait-healthy",
@@ -239,6 +243,8 @@ def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Find
             "role": "master" if node.id == group.master else "replica",
             "address": node.address or "",
             "lag_bytes": node.lag_bytes or 0,
+            "damaged_at": node.damaged_at or 0,
+            "problem": node.problem,
         },
     )
 

@@ -252,12 +252,18 @@ class Group:
                 _log.info("handed the mastership over to node %d", target)
 
     def _best_successor(self, conductor: Conductor) -> int | None:
-        """The id of the in-sync replica with the longest log; None if there is none."""
+        """The id of the in-sync replica with the longest log; None if there is none with a sound one."""
         record = conductor.session.view(self._clock.now()).record
         if record is None:
             return None
+        beats = conductor.session.beats
+        damaged = {node_id for node_id, seen in beats.items() if seen.beat.damaged_at is not None}
         links = self.node.links.look() if self.node.links is not None else {}
-        held = {member.id: links[member].flushed_end for member in record.in_sync if member in links}
+        held = {
+            member.id: links[member].flushed_end
+            for member in record.in_sync
+            if member in links and member.id not in damaged
+        }
         return max(held, key=lambda node_id: (held[node_id], -node_id), default=None)
 
     async def _look_after_replica_regularly(self) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Protocol
 
-from metaq._core import LinkSocket, ReplicationFollower, Store, truncate_store
+from metaq._core import LinkSocket, ReplicationFollower, Store, StoreFailure, rewrite_log, truncate_store
+from metaq.broker.replication.log_repair import PIECE_BYTES_MAX, VERIFY_BYTES_MAX, SoundBytes
 from metaq.broker.replication.options import ReplicationOptions
 from metaq.broker.replication.replica_links import ReplicaLinks
 from metaq.broker.replication.source_link import SourceLink
@@ -20,7 +21,7 @@ from metaq.ha.group_record import Member
 from metaq.ha.handshake import Follow, Identity, LinkRefused, OwnLog, Refused, SendTail, Welcome
 from metaq.ha.node import Clock, NodeFacts, Offer, Opened
 from metaq.ha.settings import ReplicaMode
-from metaq.ha.view import Disk, SendGate, Source, SourceState
+from metaq.ha.view import Disk, Range, SendGate, Source, SourceState
 from metaq.journal.journal import Journal
 from metaq.settings import StoreSettings
 
@@ -56,7 +57,7 @@ class Roles(Protocol):
 
 class GroupNode:
     """The store, the stream and the role of one broker. Its methods belong to the event loop, except
-    `welcome` and `checksum`, which handshakes call from their threads."""
+    `welcome` and the looks at the log, which handshakes call from their threads."""
 
     def __init__(
         self,
@@ -131,6 +132,25 @@ class GroupNode:
             return None
         return self.store.raw_checksum(from_offset, to_offset)
 
+    def damaged_ranges(self, from_offset: int, to_offset: int) -> list[Range] | None:
+        """Verifies a range of the log for a replica, and learns of the damage itself.
+
+        None if the log lacks some of it, or if that is too much for one request.
+        """
+        if not 0 <= from_offset <= to_offset <= from_offset + VERIFY_BYTES_MAX:
+            return None
+        damaged = self.store.damaged_ranges(from_offset, to_offset)
+        if damaged:
+            _log.error("a replica asked, and the log of this node is damaged in %s", damaged)
+            self._wake_later()
+        return damaged
+
+    def piece(self, from_offset: int, to_offset: int) -> bytes | None:
+        """Returns the first bytes of a range of the log, None if it does not have them."""
+        if not 0 <= from_offset < to_offset:
+            return None
+        return self.store.log_bytes(from_offset, min(to_offset - from_offset, PIECE_BYTES_MAX))
+
     def welcome(self, member: Member, log: OwnLog) -> Welcome | Refused | SendTail:
         """Decides about a replica that has proved who it is. A starting fixed master may take its time."""
         fixed = self._options.fixed
@@ -157,6 +177,7 @@ class GroupNode:
             end_offset=self.store.end_offset(),
             file_bytes=self.file_bytes,
             client_address=self._client_address(),
+            verifies=True,
         )
 
     def _consider_offer(self, member: Member, log: OwnLog) -> Refused | SendTail | None:
@@ -216,6 +237,7 @@ class GroupNode:
         with self._lock:
             offers = {member: offer for member, (offer, _) in self._offers.items()}
             peer_epoch = self._peer_epoch
+        damage = store.known_damage()
         return NodeFacts(
             appended_end=store.end_offset(),
             flushed_end=store.held_offset(),
@@ -226,6 +248,7 @@ class GroupNode:
             offers=offers,
             source=self._link.source if self._link is not None else None,
             peer_epoch=peer_epoch,
+            damaged_at=damage[0][0] if damage else None,
         )
 
     def _health(self) -> Disk:
@@ -279,11 +302,56 @@ class GroupNode:
 
     async def truncate(self, end: int) -> None:
         _log.warning("cuts its log at %d; the tail is kept in the folder cut", end)
-        await self._roles.reopen_store(lambda settings: truncate_store(settings, cut_at=end))
+        await self._reopen_store(lambda settings: truncate_store(settings, cut_at=end))
 
     async def start_over(self, log_start: int) -> None:
         _log.warning("drops its log and starts over at %d", log_start)
-        await self._roles.reopen_store(lambda settings: truncate_store(settings, start_over_at=log_start))
+        await self._reopen_store(lambda settings: truncate_store(settings, start_over_at=log_start))
+
+    async def check_damage(self, physical_offset: int) -> None:
+        await asyncio.to_thread(self.store.damaged_ranges, physical_offset, physical_offset + 1)
+
+    async def repair(self, ranges: Sequence[Range]) -> None:
+        link = self._link
+        if link is None:
+            return
+        fetched = await link.fetch_sound_bytes(ranges)
+        if not fetched:
+            return
+        failure = await self._rewrite(fetched)
+        damaged = [
+            found
+            for part in fetched
+            for found in self.store.known_damage()
+            if found[0] <= part.physical_offset < found[1]
+        ]
+        if not failure and damaged:
+            failure = f"the disk does not keep what was written at {damaged[0][0]}"
+        if not failure:
+            _log.warning("repaired its log; the folder cut has the damaged bytes of %s", list(ranges))
+        link.repaired(failure)
+
+    async def _rewrite(self, fetched: Sequence[SoundBytes]) -> str:
+        """Writes sound bytes into the log, and returns why that failed."""
+        failures: list[str] = []
+        lacking = [await asyncio.to_thread(self.store.lacks_entries, part.data) for part in fetched]
+
+        def rewrite(settings: StoreSettings) -> None:
+            for part, rebuild in zip(fetched, lacking, strict=True):
+                try:
+                    rewrite_log(settings, part.physical_offset, part.data, rebuild)
+                except StoreFailure as error:
+                    failures.append(str(error))
+
+        await self._reopen_store(rewrite)
+        return "; ".join(failures)
+
+    async def _reopen_store(self, change: Callable[[StoreSettings], None]) -> None:
+        """Changes the closed store. What was known to be damaged before is looked at again."""
+        damage = self.store.known_damage()
+        await self._roles.reopen_store(change)
+        for start, end in damage:
+            await asyncio.to_thread(self.store.damaged_ranges, start, min(end, self.store.end_offset()))
 
     def _source_changed(self) -> None:
         link = self._link

@@ -12,7 +12,17 @@ from metaq._core import LinkListener, LinkSocket
 from metaq.broker.replication.options import ReplicationOptions
 from metaq.connection_shares import ConnectionShares, CountedConnection
 from metaq.ha.group_record import Member
-from metaq.ha.handshake import Follow, Identity, LinkRefused, OwnLog, Refused, SendTail, Welcome, admit
+from metaq.ha.handshake import (
+    ComparedLog,
+    Follow,
+    Identity,
+    LinkRefused,
+    OwnLog,
+    Refused,
+    SendTail,
+    Welcome,
+    admit,
+)
 from metaq.protocol.handling.peer_log import PeerLog
 
 _log = logging.getLogger(__name__)
@@ -23,13 +33,12 @@ room for a new one."""
 HANDSHAKES_PER_ADDRESS_MAX = 8
 
 
-class Host(Protocol):
-    """The node that the port belongs to. `welcome` and `checksum` are called from other threads."""
+class Host(ComparedLog, Protocol):
+    """The node that the port belongs to. `welcome` and the looks at its log are called from other threads."""
 
     @property
     def identity(self) -> Identity: ...
     def welcome(self, member: Member, log: OwnLog) -> Welcome | Refused | SendTail: ...
-    def checksum(self, from_offset: int, to_offset: int) -> int | None: ...
 
 
 Admitted = Callable[[LinkSocket, Member, Follow | SendTail], Awaitable[None]]
@@ -115,4 +124,4 @@ class LinkPort:
             self._loop.call_soon_threadsafe(counted.work)
             return host.welcome(Member(peer.node_id, peer.incarnation), log)
 
-        return admit(socket, host.identity, self._options.key, welcome, host.checksum)
+        return admit(socket, host.identity, self._options.key, welcome, host)

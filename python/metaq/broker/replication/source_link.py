@@ -1,14 +1,18 @@
-"""A replica's end of the link to its master: connects, compares, follows, and connects again."""
+"""A replica's end of the link to its master: connects, compares, follows, and connects again.
+
+`log_repair.py` judges logs that differ.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from metaq._core import LinkSocket, ReplicationFollower, ReplicationHub, Store
+from metaq._core import LinkSocket, ReplicationFollower, ReplicationHub, Store, StoreFailure
+from metaq.broker.replication.log_repair import SoundBytes, compare_logs, fetch_sound_bytes
 from metaq.broker.replication.options import ReplicationOptions
 from metaq.broker.replication.state_stream import StateFeed, StateIntake, StateInvalid
 from metaq.ha.epochs import History, HistoryInvalid
@@ -20,18 +24,15 @@ from metaq.ha.handshake import (
     SendTail,
     Welcome,
     ask_to_follow,
-    compare,
     introduce,
 )
 from metaq.ha.node import Clock
-from metaq.ha.view import Source, SourceState
+from metaq.ha.view import Range, Source, SourceState
 from metaq.journal.journal import Journal, Point
 
 _log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
-COMPARED_BYTES = 1024 * 1024
-"""How much of both logs is compared below the point at which they may part."""
 TAIL_POLL_S = 0.05
 
 
@@ -78,6 +79,11 @@ class SourceLink:
         self._lost = asyncio.Event()
         self._state_came = asyncio.Event()
         self._complaint = ""
+        self._can_verify = False
+        self._refused_at: int | None = None
+        """The offset at which the master sent a damaged record, on an earlier connection."""
+        self._repair_failed = ""
+        """Why the log is still damaged after a repair."""
         self.source = source
         self.client_address = ""
         """The address of the master for clients, once it has named one."""
@@ -103,18 +109,46 @@ class SourceLink:
 
     async def compare_below(self, end: int) -> None:
         """Compares both logs just below an end and notes the result in `source`."""
-        socket, store = self._socket, self._own.store
-        if socket is None or self.source.state is not SourceState.CONNECTED:
+        socket, source = self._socket, self.source
+        if socket is None or source.state is not SourceState.CONNECTED:
             return
-        start = max(end - COMPARED_BYTES, self.source.log_start, store.start_offset(), 0)
-        start = min(start, end)
+        store, refused_at = self._own.store, self._refused_at
         try:
-            theirs = await asyncio.to_thread(compare, socket, start, end)
+            compared = await asyncio.to_thread(
+                compare_logs, socket, store, end, source.log_start, refused_at, can_verify=self._can_verify
+            )
         except (LinkRefused, OSError) as error:
             self._lose(str(error))
             return
-        mine = await asyncio.to_thread(store.raw_checksum, start, end)
-        self._set(replace(self.source, agrees_below=(end, mine is not None and mine == theirs)))
+        if refused_at is not None and compared.peer_damage == ():
+            # Something on the way changed the bytes.
+            self._refused_at = None
+        if not compared.agrees or compared.own_damage:
+            _log.warning(
+                "below %d the logs of this node and of node %d %s; damaged here: %s, there: %s",
+                *(end, shown_id(source.node_id), "agree" if compared.agrees else "differ"),
+                *(list(compared.own_damage), _listed(compared.peer_damage)),
+            )
+        self._set(replace(source, compared=replace(compared, complaint=self._repair_failed)))
+
+    async def fetch_sound_bytes(self, ranges: Sequence[Range]) -> list[SoundBytes]:
+        """Copies damaged ranges aside and returns the master's bytes for them; nothing if that fails."""
+        socket, own, compared = self._socket, self._own, self.source.compared
+        if socket is None or compared is None:
+            return []
+        try:
+            return await asyncio.to_thread(fetch_sound_bytes, socket, own.store, ranges, own.file_bytes)
+        except StoreFailure as error:
+            complaint = f"the damaged bytes cannot be copied aside: {error}"
+            self._set(replace(self.source, compared=replace(compared, complaint=complaint)))
+        except (LinkRefused, OSError) as error:
+            self._lose(str(error))
+        return []
+
+    def repaired(self, failure: str) -> None:
+        """Notes the end of a repair; the logs are compared anew. A repair that failed is not tried again."""
+        self._repair_failed = failure
+        self._set(replace(self.source, compared=None))
 
     async def stream(self, end: int) -> None:
         """Asks for the log from this end on, which must be the end of the own log."""
@@ -175,6 +209,7 @@ class SourceLink:
             await self._send_tail(socket, answer)
             raise LinkRefused("the master fetched the records that it lacked")
         self._check(answer)
+        self._can_verify = answer.verifies
         self.client_address = answer.client_address
         self._set(
             Source(
@@ -224,7 +259,9 @@ class SourceLink:
         if follower is None:
             return
         self._state_came.set()
-        if (reason := follower.figures().closed) is not None:
+        figures = follower.figures()
+        if (reason := figures.closed) is not None:
+            self._refused_at = figures.refused_offset
             asyncio.get_running_loop().remove_reader(follower.fileno())
             self._lose(reason)
 
@@ -268,6 +305,10 @@ class SourceLink:
         if complaint != self._complaint:
             self._complaint = complaint
             _log.warning("does not follow node %d: %s", shown_id(self.source.node_id), complaint)
+
+
+def _listed(ranges: Sequence[Range] | None) -> str:
+    return "unknown" if ranges is None else str(list(ranges))
 
 
 async def _first(*events: asyncio.Event) -> None:

@@ -54,7 +54,8 @@ def status(
 
     "in sync" holds every acknowledged message; "catching up" copies what it lacks from the master; "waiting"
     is not in sync and has no master to copy from; "leaving" was asked to stop; "candidate" wants to become
-    master; "failed" has a disk that fails or hangs; "gone" does not answer.
+    master; "damaged" has a damaged log and repairs it from the master if it can; "failed" has a disk that
+    fails or hangs; "gone" does not answer.
     """
     from metaq.cli.exits import UNHEALTHY
     from metaq.cli.printing.health_tables import print_health

@@ -79,6 +79,7 @@ class Conductor:
             identity.node_id, node, files, settings, clock, new_incarnation, self._find_peer
         )
         self.driver.role_changed = self._role_changed
+        self.driver.beat_soon = self._beat_now.set
         self.session = RegisterSession(register, identity.keys, settings, clock, self.driver.wake.set)
 
     @property
@@ -172,6 +173,7 @@ class Conductor:
             promised_epoch=kept.promised_epoch,
             sequence=self._beat_sequence,
             state=self._node_state(facts.disk),
+            damaged_at=facts.damaged_at,
         )
 
     def _node_state(self, disk: Disk) -> NodeState:
@@ -230,6 +232,9 @@ class Conductor:
 
     def _report_resignation(self, view: View) -> None:
         own = view.own
+        if own.damaged_at is not None:
+            _log.warning("node %d resigns: its log is damaged at %d", own.member.id, own.damaged_at)
+            return
         _log.warning(
             "node %d resigns from epoch %d: its disk is %s, and it has confirmed nothing for %.1f s",
             *(own.member.id, own.epoch, own.disk.value, view.now - own.progress_at),

@@ -14,7 +14,9 @@ from metaq.ha.actions import (
     CompareBelow,
     FetchTail,
     Follow,
+    NoteDamage,
     Promise,
+    Repair,
     SetGate,
     SetRequired,
     StartOver,
@@ -85,6 +87,8 @@ class NodeDriver:
         self.catch_up = CatchUp()
         self.wake = asyncio.Event()
         self.role_changed: Callable[[], None] = lambda: None
+        self.beat_soon: Callable[[], None] = lambda: None
+        """Is called when others should learn something about this node at once."""
         self.status = ""
         """Why the node waits, for the operator."""
         self.unsettled = 0
@@ -115,6 +119,8 @@ class NodeDriver:
         await self.save(self._opened_record(kept, opened))
         await self._node.identify(self.member)
         await self._finish_truncation()
+        if self.kept.damaged_at is not None:
+            await self._node.check_damage(self.kept.damaged_at)
         return opened
 
     def _opened_record(self, kept: NodeRecord | None, opened: Opened) -> NodeRecord:
@@ -207,6 +213,8 @@ class NodeDriver:
             progress_at=self._progress_at,
             resigned_at=self.resigned_at,
             peer_epoch=facts.peer_epoch,
+            damaged_at=facts.damaged_at,
+            noted_damage=self.kept.damaged_at,
         )
 
     async def carry_out(self, action: Action, source: Source | None) -> None:
@@ -231,6 +239,10 @@ class NodeDriver:
                 self.epoch = epoch
             case CompareBelow(end):
                 await self._node.compare_below(end)
+            case NoteDamage(at):
+                await self._note_damage(at)
+            case Repair(ranges):
+                await self._node.repair(ranges)
             case Truncate(end):
                 await self._truncate(end)
             case StartOver(log_start, reason):
@@ -261,6 +273,15 @@ class NodeDriver:
     async def _promise(self, epoch: int) -> None:
         promised_epoch = max(epoch, self.kept.promised_epoch)
         await self.save(self.kept.change(promised_epoch=promised_epoch))
+
+    async def _note_damage(self, at: int | None) -> None:
+        node_id = shown_id(self._node_id)
+        if at is None:
+            _log.warning("node %d: its log is sound again", node_id)
+        else:
+            _log.error("node %d: its log is damaged at %d", node_id, at)
+        await self.save(self.kept.change(damaged_at=at))
+        self.beat_soon()
 
     async def _truncate(self, end: int) -> None:
         await self.save(self.kept.change(truncate_to=end))

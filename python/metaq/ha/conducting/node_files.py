@@ -45,6 +45,8 @@ class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its last role was that of a master."""
     cluster_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     """The identity of the register whose group the store belongs to."""
+    damaged_at: LogEnd | None = None
+    """The first physical offset at which the log is known to be damaged."""
 
     @property
     def history(self) -> History:

@@ -11,10 +11,11 @@ member of the in-sync set, with the same incarnation, can be elected, and it sto
 
 from __future__ import annotations
 
-from metaq.ha.actions import Action
+from metaq.ha.actions import Action, NoteDamage, StepDown
 from metaq.ha.decisions.candidate import decide_candidate
 from metaq.ha.decisions.following import decide_following
 from metaq.ha.decisions.master import decide_master
+from metaq.ha.decisions.membership import should_note_damage
 from metaq.ha.view import Role, View
 
 _DECIDE = {
@@ -26,4 +27,8 @@ _DECIDE = {
 
 def decide(view: View) -> list[Action]:
     """Returns what the node should do now, in order."""
-    return _DECIDE[view.own.role](view)
+    actions = _DECIDE[view.own.role](view)
+    # To stop serving is always safe, and must not wait for the disk.
+    if should_note_damage(view.own) and not any(isinstance(action, StepDown) for action in actions):
+        return [NoteDamage(view.own.damaged_at)]
+    return actions

@@ -94,6 +94,7 @@ def _ask_at(view: View, record: GroupRecord) -> float:
         and (seen := view.beats.get(member.id)) is not None
         and is_beating(view, seen)
         and seen.beat.member == member
+        and seen.beat.damaged_at is None
         and not (member.id == record.master and seen.beat.state is NodeState.MASTER)
     ]
     longer = sum(_standing(beat) > _own_standing(view) for beat in rivals)

@@ -10,12 +10,14 @@ from metaq.ha.actions import (
     BecomeMaster,
     FetchTail,
     Follow,
+    NoteDamage,
     Promise,
     SetGate,
     SetRequired,
     Wait,
 )
-from metaq.ha.decisions.following import FOREIGN_LOG, may_take, next_copy_step
+from metaq.ha.decisions.following import FOREIGN_LOG, may_take, needs_repair, next_copy_step
+from metaq.ha.decisions.membership import should_note_damage
 from metaq.ha.epochs import common_end
 from metaq.ha.group_record import Member
 from metaq.ha.node import Offer
@@ -44,6 +46,8 @@ class FixedView:
 
 def decide_fixed(view: FixedView) -> list[Action]:
     """Returns what a node with a fixed role should do now."""
+    if should_note_damage(view.own):
+        return [NoteDamage(view.own.damaged_at)]
     if view.own.member.id != view.master:
         return [_follow(view)]
     if view.own.role is not Role.MASTER:
@@ -53,7 +57,7 @@ def decide_fixed(view: FixedView) -> list[Action]:
 
 def _follow(view: FixedView) -> Action:
     own, source = view.own, view.source
-    if own.following != view.master:
+    if own.following != view.master or needs_repair(own, source):
         return Follow(view.master, own.promised_epoch)
     if source is None or source.state is not SourceState.CONNECTED:
         return _wait(view, "following")
@@ -64,6 +68,8 @@ def _follow(view: FixedView) -> Action:
     if source.epoch > own.promised_epoch:
         return Promise(source.epoch)
     step = next_copy_step(own, source)
+    if isinstance(step, str):
+        return _wait(view, step if own.joined else FOREIGN_LOG)
     return step if may_take(step, own) else _wait(view, FOREIGN_LOG)
 
 

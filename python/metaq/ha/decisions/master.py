@@ -12,7 +12,13 @@ from metaq.ha.actions import (
     Swap,
     Wait,
 )
-from metaq.ha.decisions.membership import behind_s, is_beating, is_leaving, must_acknowledge
+from metaq.ha.decisions.membership import (
+    behind_s,
+    is_beating,
+    is_damaged,
+    is_leaving,
+    must_acknowledge,
+)
 from metaq.ha.group_record import NO_MASTER, GroupRecord, Member
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, SendGate, SwapPurpose, View
@@ -39,13 +45,17 @@ def decide_master(view: View) -> list[Action]:
 
 
 def lagging(view: View, record: GroupRecord) -> frozenset[Member]:
-    """Returns the members that are too far behind to stay in the set."""
+    """Returns the members that should not stay in the set: they are behind, leave, or have a damaged log."""
     return frozenset(
         member
         for member in record.in_sync
         if member != view.own.member
-        and (behind_s(view, member) >= view.settings.behind_limit_s or is_leaving(view, member))
+        and (_is_late(view, member) or is_leaving(view, member) or is_damaged(view, member))
     )
+
+
+def _is_late(view: View, member: Member) -> bool:
+    return behind_s(view, member) >= view.settings.behind_limit_s
 
 
 def _deposed(view: View, record: GroupRecord) -> str:
@@ -105,7 +115,8 @@ def _joiner(view: View, record: GroupRecord) -> Member | None:
             link.connected
             and member not in record.members
             and not is_leaving(view, member)
-            and behind_s(view, member) < view.settings.behind_limit_s
+            and not is_damaged(view, member)
+            and not _is_late(view, member)
             and link.caught_up_at >= view.own.role_since
             and link.state_version >= view.own.state_version
         ):
@@ -165,6 +176,8 @@ def _hand_over(view: View, record: GroupRecord) -> Swap | EndSwitch | None:
         return EndSwitch(f"node {switch.target} is master already")
     if target is None:
         return EndSwitch(f"node {switch.target} is not in sync, so it cannot become master without losses")
+    if is_damaged(view, target):
+        return EndSwitch(f"the log of node {switch.target} is damaged: wait until it is repaired")
     link = view.links.get(target)
     drained = own.gate is SendGate.HOLD and own.confirmed_end == own.appended_end
     if not drained or link is None or not link.connected or not view.register.readable:
@@ -189,14 +202,24 @@ def _should_resign(view: View, record: GroupRecord) -> bool:
     # A master that no replica ever reached has no reason to think that others are better off.
     patience_s = settings.resign_after_s if view.links else settings.stand_back_s
     stuck = view.now - own.progress_at >= patience_s
-    if own.disk is Disk.HEALTHY and not stuck:
+    if own.disk is Disk.HEALTHY and own.damaged_at is None and not stuck:
         return False
     beating = {
         node_id for node_id, seen in view.beats.items() if node_id != own.member.id and is_beating(view, seen)
     }
-    heirs = {member.id for member in record.in_sync} & beating
+    # With a healthy disk, this node goes on as a replica.
+    goes_on = own.disk is Disk.HEALTHY and not stuck
+    heirs = {
+        member.id
+        for member in record.in_sync
+        if member.id in beating
+        and view.beats[member.id].beat.member == member
+        and not is_damaged(view, member)
+        # Whoever is late may be far behind, and this master still acknowledges.
+        and not (goes_on and _is_late(view, member))
+    }
     # Fewer nodes than that could not acknowledge either, and the mastership would go back and forth.
-    return bool(heirs) and len(beating) >= _min_in_sync(view, record)
+    return bool(heirs) and len(beating) + goes_on >= _min_in_sync(view, record)
 
 
 def _gate(view: View, record: GroupRecord) -> list[Action]:
@@ -218,7 +241,10 @@ def wanted_gate(view: View, record: GroupRecord) -> tuple[SendGate, str]:
                 SendGate.REFUSE,
                 f"{len(record.members)} of at least {record.min_in_sync} nodes are in sync",
             )
-        behind = frozenset(member for member in lagging(view, record) if not is_leaving(view, member))
+        others = record.members - {view.own.member}
+        behind = frozenset(
+            member for member in others if _is_late(view, member) and not is_leaving(view, member)
+        )
         remaining = record.members - behind
         if behind and len(remaining) < record.min_in_sync:
             return SendGate.REFUSE, f"{len(remaining)} of at least {record.min_in_sync} nodes keep up"

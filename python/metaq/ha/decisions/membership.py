@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaq.ha.group_record import NO_MASTER, GroupRecord, Member, NodeState
-from metaq.ha.view import Disk, PendingSwap, SeenBeat, View
+from metaq.ha.view import Disk, Own, PendingSwap, SeenBeat, View
 
 
 def is_acceptable(record: GroupRecord | None, promised_epoch: int, joined: bool) -> bool:
@@ -55,7 +55,32 @@ def is_master_gone(view: View, record: GroupRecord) -> bool:
 def can_stand(view: View, record: GroupRecord) -> bool:
     """Whether this node may ask to become master."""
     own = view.own
-    return view.register.readable and own.disk is Disk.HEALTHY and is_electable(record, own.member)
+    if not (view.register.readable and own.disk is Disk.HEALTHY and is_electable(record, own.member)):
+        return False
+    return own.damaged_at is None or not others_may_be_sound(view, record)
+
+
+def others_may_be_sound(view: View, record: GroupRecord) -> bool:
+    """Whether another member of the set may have the records that are damaged here.
+
+    A member that does not beat may come back with them. One with a new incarnation will not.
+    """
+    for member in record.members - {view.own.member}:
+        seen = view.beats.get(member.id)
+        if seen is None or (seen.beat.member == member and seen.beat.damaged_at is None):
+            return True
+    return False
+
+
+def should_note_damage(own: Own) -> bool:
+    """Whether a node should write down that its log is damaged, or sound again."""
+    return own.damaged_at != own.noted_damage and own.disk is Disk.HEALTHY
+
+
+def is_damaged(view: View, member: Member) -> bool:
+    """Whether a node has said that its log is damaged."""
+    seen = view.beats.get(member.id)
+    return seen is not None and seen.beat.member == member and seen.beat.damaged_at is not None
 
 
 def behind_s(view: View, member: Member) -> float:

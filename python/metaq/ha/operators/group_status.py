@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from metaq.ha.decisions.fixed import FixedView
+from metaq.ha.decisions.following import FOREIGN_LOG, may_take, next_copy_step
 from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, Member, NodeState
 from metaq.ha.settings import ReplicaMode
-from metaq.ha.view import Disk, Link, Own, Role, SeenBeat, SourceState, View
+from metaq.ha.view import Disk, Link, Own, Role, SeenBeat, Source, SourceState, View
 from metaq.protocol.commands.replication import GroupStatus, NodeRole, NodeStateWord, NodeStatus
 from metaq.protocol.names import MASTER_ID
 
@@ -38,10 +39,14 @@ def group_status(name: str, view: View, address: str) -> GroupStatus:
     )
 
 
-def state_of(record: GroupRecord | None, member: Member, state: NodeState) -> NodeStateWord:
+def state_of(
+    record: GroupRecord | None, member: Member, state: NodeState, damaged_at: int | None = None
+) -> NodeStateWord:
     """Returns the word for a node that lives."""
     if state is NodeState.FAILED:
         return "failed"
+    if damaged_at is not None:
+        return "damaged"
     if state is NodeState.CANDIDATE:
         return "candidate"
     if state is NodeState.LEAVING:
@@ -63,11 +68,20 @@ def fixed_status(name: str, view: FixedView, address: str, master_address: str) 
         is_streaming = view.source is not None and view.source.state is SourceState.STREAMING
         master = NodeStatus(MASTER_ID, master_address, "master", "in sync" if is_streaming else "gone")
         state: NodeStateWord = "catching up" if is_streaming else "waiting"
+        state = state if own.damaged_at is None else "damaged"
         state = state if own.disk is Disk.HEALTHY else "failed"
-        replica = NodeStatus(own.member.id, address, "replica", state)
+        replica = NodeStatus(
+            own.member.id,
+            address,
+            "replica",
+            state,
+            damaged_at=own.damaged_at,
+            problem=_problem(own, view.source),
+        )
         return GroupStatus(name, own.epoch, MASTER_ID, min_in_sync, (), (master, replica))
     links = {link.member.id: link for link in sorted(view.links.values(), key=lambda link: link.contact_at)}
-    nodes = [NodeStatus(MASTER_ID, address, "master", "in sync", lag_bytes=0, lag_ms=0)]
+    master_state: NodeStateWord = "in sync" if own.damaged_at is None else "damaged"
+    nodes = [NodeStatus(MASTER_ID, address, "master", master_state, 0, 0, own.damaged_at)]
     for node_id in sorted({*links, *view.replica_ids}):
         link = links.get(node_id)
         lag_bytes, lag_ms = _lag(view, link)
@@ -93,10 +107,22 @@ def _own_status(view: View, address: str) -> NodeStatus:
         id=own.member.id,
         address=address,
         role="master" if is_master else "replica",
-        state=state_of(record, own.member, state),
+        state=state_of(record, own.member, state, own.damaged_at),
         lag_bytes=0 if is_master else None,
         lag_ms=0 if is_master else None,
+        damaged_at=own.damaged_at,
+        problem=_problem(own, view.source),
     )
+
+
+def _problem(own: Own, source: Source | None) -> str:
+    """Returns why a replica that is connected to its master does not follow it, if it does not."""
+    if own.role is not Role.REPLICA or source is None or source.state is not SourceState.CONNECTED:
+        return ""
+    step = next_copy_step(own, source)
+    if isinstance(step, str):
+        return step if own.joined else FOREIGN_LOG
+    return "" if may_take(step, own) else FOREIGN_LOG
 
 
 def _peer_status(view: View, node_id: int, seen: SeenBeat | None, link: Link | None) -> NodeStatus:
@@ -109,6 +135,7 @@ def _peer_status(view: View, node_id: int, seen: SeenBeat | None, link: Link | N
         state=_peer_state(view, seen, link),
         lag_bytes=lag_bytes,
         lag_ms=lag_ms,
+        damaged_at=None if seen is None else seen.beat.damaged_at,
     )
 
 
@@ -123,7 +150,7 @@ def _peer_state(view: View, seen: SeenBeat | None, link: Link | None) -> NodeSta
     heard_at = max(seen.changed_at, view.register.readable_since)
     if not connected and view.now - heard_at >= view.settings.election_after_s:
         return "gone"
-    return state_of(record, seen.beat.member, seen.beat.state)
+    return state_of(record, seen.beat.member, seen.beat.state, seen.beat.damaged_at)
 
 
 def _lag(view: View | FixedView, link: Link | None) -> tuple[int | None, int | None]:
@@ -153,8 +180,9 @@ def register_status(name: str, record: GroupRecord | None, beats: Collection[Bea
         role: NodeRole = "master" if node_id == master else "replica"
         if beat is None:
             return NodeStatus(node_id, "", role, "gone")
-        state = state_of(record, beat.member, beat.state)
-        return NodeStatus(node_id, beat.client_address, role, state, longest - beat.flushed_end, None)
+        state = state_of(record, beat.member, beat.state, beat.damaged_at)
+        lag_bytes = longest - beat.flushed_end
+        return NodeStatus(node_id, beat.client_address, role, state, lag_bytes, None, beat.damaged_at)
 
     return GroupStatus(
         name=name,

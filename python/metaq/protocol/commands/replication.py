@@ -14,7 +14,9 @@ from metaq.protocol.command import AnswerMax, Command
 from metaq.protocol.ranges import Int32
 
 NodeRole = Literal["master", "replica"]
-NodeStateWord = Literal["in sync", "catching up", "waiting", "leaving", "candidate", "failed", "gone"]
+NodeStateWord = Literal[
+    "in sync", "catching up", "waiting", "leaving", "candidate", "damaged", "failed", "gone"
+]
 
 STATES: Final[dict[NodeStateWord, str]] = {
     "in sync": "holds every acknowledged message",
@@ -22,6 +24,7 @@ STATES: Final[dict[NodeStateWord, str]] = {
     "waiting": "is not in sync, and there is no master to copy from",
     "leaving": "was asked to stop, and relays clients to the master until then",
     "candidate": "wants to become master",
+    "damaged": "has a damaged log, and repairs it from the master if it can",
     "failed": "has a disk that fails or hangs",
     "gone": "does not answer",
 }
@@ -45,6 +48,10 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """How much of the log it lacks; None if nobody knows."""
     lag_ms: _Count | None = None
     """How long ago it had everything; None if nobody knows."""
+    damaged_at: _Count | None = None
+    """The first physical offset at which its log is known to be damaged."""
+    problem: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
+    """Why it does not follow the master, if an operator should know."""
 
 
 class GroupStatus(msgspec.Struct, frozen=True):

@@ -70,6 +70,15 @@ def test_the_master_knows_the_lags() -> None:
     ]
 
 
+def test_a_node_speaks_for_its_own_log() -> None:
+    second = seen_by(2, state="damaged")
+    own = msgspec.structs.replace(second.nodes[1], damaged_at=5, problem="why")
+    second = msgspec.structs.replace(second, nodes=(second.nodes[0], own, second.nodes[2]))
+    status = combined("g", {"h:1": seen_by(1), "h:2": second, "h:3": seen_by(3)}, None)
+    assert states(status) == ["in sync", "damaged", "in sync"]
+    assert status is not None and (status.nodes[1].damaged_at, status.nodes[1].problem) == (5, "why")
+
+
 def test_a_node_that_does_not_answer_is_gone() -> None:
     status = combined("g", {"h:1": seen_by(1), "h:2": GONE, "h:3": seen_by(3)}, None)
     assert states(status) == ["in sync", "gone", "in sync"]
@@ -125,4 +134,6 @@ def test_the_document_has_exactly_the_promised_fields() -> None:
     status = combined("g", {"h:1": seen_by(1)}, None)
     document = msgspec.json.decode(msgspec.json.encode(status))
     assert list(document) == ["name", "epoch", "master", "min_in_sync", "in_sync", "nodes"]
-    assert list(document["nodes"][0]) == ["id", "address", "role", "state", "lag_bytes", "lag_ms"]
+    assert list(document["nodes"][0]) == [
+        *("id", "address", "role", "state", "lag_bytes", "lag_ms", "damaged_at", "problem")
+    ]

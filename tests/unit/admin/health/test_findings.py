@@ -165,6 +165,15 @@ def test_replicas_that_are_not_in_sync() -> None:
     ]
 
 
+def test_a_damaged_log_and_what_keeps_it_from_being_repaired() -> None:
+    [found] = judge(group(node(1, "in sync"), node(2, "damaged", damaged_at=4_096)))
+    assert (found.severity, found.kind) == ("critical", "node-damaged")
+    assert found.text == "In broker-a, node 2 has a damaged log at 4096."
+    stuck = NodeStatus(2, "h:2", "replica", "catching up", problem="its bytes differ from those of node 1")
+    [found] = judge(group(node(1, "in sync"), stuck))
+    assert found.text == "In broker-a, node 2 is catching up: its bytes differ from those of node 1."
+
+
 def test_replicas_of_an_apache_master() -> None:
     near, far = HaReplica(addr="h:2", in_sync=True), HaReplica(addr="h:3", diff=300 * 1024**2)
     apache = replace(BROKER, kind="rocketmq", report=None)

@@ -7,13 +7,24 @@ from typing import Any
 
 import pytest
 
-from metaq.ha.actions import BecomeMaster, FetchTail, Follow, Promise, SetGate, SetRequired, Stream, Wait
+from metaq.ha.actions import (
+    BecomeMaster,
+    FetchTail,
+    Follow,
+    NoteDamage,
+    Promise,
+    Repair,
+    SetGate,
+    SetRequired,
+    Stream,
+    Wait,
+)
 from metaq.ha.decisions.fixed import FixedView, decide_fixed
 from metaq.ha.epochs import History
 from metaq.ha.group_record import Member
 from metaq.ha.node import Offer
 from metaq.ha.settings import HaSettings
-from metaq.ha.view import Disk, Role, SendGate
+from metaq.ha.view import Compared, Disk, Role, SendGate, SourceState
 from tests.support.ha_views import HISTORY, NOW, ONE, TWO, connected, link, own
 
 STARTING = own(Role.REPLICA, ONE, following=0, epoch=0)
@@ -102,7 +113,22 @@ def test_a_replica_promises_the_epoch_of_its_master_before_it_copies() -> None:
     node = own(Role.REPLICA, TWO)
     assert decided(replace(node, following=0)) == [Follow(1, 5)]
     assert decided(node, source=connected(epoch=6)) == [Promise(6)]
-    assert decided(node, source=connected(agrees_below=(100, True))) == [Stream(100)]
+    assert decided(node, source=connected(compared=Compared(100, True))) == [Stream(100)]
+
+
+def test_a_replica_notes_damage_and_repairs_it_on_a_new_connection() -> None:
+    assert decided(own(Role.REPLICA, TWO, damaged_at=10)) == [NoteDamage(10)]
+    node = own(Role.REPLICA, TWO, damaged_at=10, noted_damage=10)
+    assert decided(node, source=connected(state=SourceState.STREAMING)) == [Follow(1, 5)]
+    compared = Compared(100, False, ((10, 20),))
+    assert decided(node, source=connected(compared=compared)) == [Repair(((10, 20),))]
+    (action,) = decided(node, source=connected(compared=Compared(100, False, ((10, 20),), ((10, 20),))))
+    assert "and so is the log of node 1" in action.reason
+
+
+def test_a_damaged_fixed_master_serves_on() -> None:
+    node = replace(SERVING, damaged_at=10, noted_damage=10)
+    assert isinstance(decided(node, links={TWO: link(TWO)})[0], Wait)
 
 
 def test_a_replica_refuses_an_older_epoch() -> None:

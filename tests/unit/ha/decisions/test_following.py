@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from metaq.ha.actions import CompareBelow, Follow, StartOver, StopFollowing, Stream, Truncate, Wait
+from metaq.ha.actions import (
+    CompareBelow,
+    Follow,
+    NoteDamage,
+    Repair,
+    StartOver,
+    StopFollowing,
+    Stream,
+    Swap,
+    Truncate,
+    Wait,
+)
 from metaq.ha.decisions import decide
 from metaq.ha.epochs import History
 from metaq.ha.group_record import Member, NodeState
-from metaq.ha.view import Disk, Role, Source, SourceState
+from metaq.ha.view import Compared, Disk, PendingSwap, Role, Source, SourceState, SwapPurpose
 from tests.support.ha_views import NOW, ONE, RECORD, beat, connected, own, view
 
 
@@ -73,11 +85,11 @@ def test_a_restarted_master_that_lost_its_store_waits() -> None:
 
 
 def test_a_log_from_elsewhere_is_not_cut() -> None:
-    parts = connected(log_end=80, agrees_below=(80, True))
+    parts = connected(log_end=80, compared=Compared(80, True))
     assert "does not belong" in decided(replica(joined=False), source=parts).reason
-    differs = connected(agrees_below=(100, False))
+    differs = connected(compared=Compared(100, False))
     assert "does not belong" in decided(replica(joined=False), source=differs).reason
-    assert decided(replica(joined=False), source=connected(agrees_below=(100, True))) == Stream(100)
+    assert decided(replica(joined=False), source=connected(compared=Compared(100, True))) == Stream(100)
 
 
 def test_a_new_group_needs_a_candidate() -> None:
@@ -88,10 +100,10 @@ def test_a_new_group_needs_a_candidate() -> None:
     ("source", "action"),
     [
         (connected(), CompareBelow(100)),
-        (connected(agrees_below=(90, True)), CompareBelow(100)),
-        (connected(agrees_below=(100, True)), Stream(100)),
-        (connected(log_end=80, agrees_below=(80, True)), Truncate(80)),
-        (connected(history=History.of([(1, 0), (6, 60)]), agrees_below=(50, True)), Truncate(50)),
+        (connected(compared=Compared(90, True)), CompareBelow(100)),
+        (connected(compared=Compared(100, True)), Stream(100)),
+        (connected(log_end=80, compared=Compared(80, True)), Truncate(80)),
+        (connected(history=History.of([(1, 0), (6, 60)]), compared=Compared(50, True)), Truncate(50)),
         (connected(epoch=4), None),
         (connected(state=SourceState.STREAMING), None),
     ],
@@ -103,10 +115,93 @@ def test_the_way_from_a_connection_to_a_stream(source: Source, action: object) -
 
 def test_a_log_that_cannot_be_continued_is_copied_anew() -> None:
     assert isinstance(decided(replica(), source=connected(log_start=110)), StartOver)
-    assert isinstance(decided(replica(), source=connected(agrees_below=(100, False))), StartOver)
     empty = replica(appended_end=110, flushed_end=110, history=History())
     assert decided(empty, source=connected(log_start=110)) == Stream(110)
 
 
 def test_a_master_with_a_failed_disk_is_left_to_resign() -> None:
     assert isinstance(decided(replica(), beats={1: beat(ONE, state=NodeState.FAILED)}), Wait)
+
+
+# ---- damaged logs
+
+
+def test_nothing_is_dropped_if_both_logs_verify_and_differ() -> None:
+    action = decided(replica(), source=connected(compared=Compared(100, False)))
+    assert isinstance(action, Wait)
+    assert "no damage that either node finds explains it" in action.reason
+    tail = replica(appended_end=110, flushed_end=110)
+    assert isinstance(decided(tail, source=connected(log_end=100, compared=Compared(100, False))), Wait)
+
+
+def test_own_damage_is_repaired_where_the_master_is_sound() -> None:
+    damage = ((10, 20), (60, 70))
+    other = Compared(100, False, damage, ((65, 66), (90, 95)))
+    assert decided(replica(), source=connected(compared=other)) == Repair(((10, 20),))
+    known = Compared(100, True, damage)
+    assert decided(replica(), source=connected(compared=known)) == Repair(damage)
+    assert "does not belong" in decided(replica(joined=False), source=connected(compared=known)).reason
+
+
+@pytest.mark.parametrize(
+    ("compared", "reason"),
+    [
+        (Compared(100, False, ((10, 20),), ((15, 16),)), "and so is the log of node 1"),
+        (Compared(100, False, ((10, 20),), None), "node 1 cannot prove its own bytes"),
+        (Compared(100, False, ((10, 20),), (), complaint="no space"), "cannot be repaired: no space"),
+        (Compared(100, False, (), None), "cannot prove its own"),
+        (Compared(100, False, (), ((10, 20),), is_explained=False), "explains it"),
+    ],
+)
+def test_a_log_that_cannot_be_judged_or_repaired_is_kept(compared: Compared, reason: str) -> None:
+    action = decided(replica(), source=connected(compared=compared))
+    assert isinstance(action, Wait)
+    assert reason in action.reason
+
+
+def test_a_sound_log_follows_a_master_whose_damage_explains_the_difference() -> None:
+    compared = Compared(100, False, (), ((10, 20),), is_explained=True)
+    assert decided(replica(), source=connected(compared=compared)) == Stream(100)
+
+
+def test_nothing_is_copied_from_where_the_master_is_damaged() -> None:
+    compared = Compared(100, True, (), ((100, 110),))
+    action = decided(replica(), source=connected(compared=compared))
+    assert isinstance(action, Wait)
+    assert "node 1 is damaged at 100, where this node's ends" in action.reason
+    later = Compared(100, True, (), ((110, 120),))
+    assert decided(replica(), source=connected(compared=later)) == Stream(100)
+
+
+def test_damage_is_noted_first_and_forgotten_when_it_is_repaired() -> None:
+    assert decided(replica(damaged_at=10)) == NoteDamage(10)
+    assert decided(replica(damaged_at=10, noted_damage=20)) == NoteDamage(10)
+    assert decided(replica(noted_damage=10)) == NoteDamage(None)
+
+
+def test_a_replica_that_finds_damage_while_it_streams_connects_again() -> None:
+    damaged = replica(damaged_at=10, noted_damage=10)
+    assert decided(damaged, source=connected(state=SourceState.STREAMING)) == Follow(1, 5)
+    assert isinstance(decided(damaged, source=connected(state=SourceState.CONNECTING)), Wait)
+
+
+def test_a_damaged_node_does_not_stand_while_another_member_may_be_sound() -> None:
+    damaged, resigned = replica(damaged_at=10, noted_damage=10), RECORD.replace(master=0)
+    assert isinstance(decided(damaged, record=resigned), Wait)
+    assert isinstance(decided(damaged, record=resigned, beats={1: beat(ONE, age_s=100)}), Wait)
+    worse = {1: beat(ONE, damaged_at=5), 3: beat(Member(3, "new"))}
+    assert decided(damaged, record=resigned, beats=worse) == StopFollowing()
+    alone = RECORD.replace(master=0, in_sync=(replica().member,))
+    assert decided(damaged, record=alone) == StopFollowing()
+
+
+def test_a_master_that_comes_back_damaged_resigns() -> None:
+    back = replica(member=ONE, following=0, damaged_at=10, noted_damage=10)
+    resign = Swap(SwapPurpose.RESIGN, 7, RECORD.replace(master=0))
+    assert decided(back) == resign
+    assert isinstance(decided(back, readable=False), Wait)
+    pending = PendingSwap(resign.purpose, 7, resign.record, in_flight=True)
+    assert isinstance(decided(back, pending=pending), Wait)
+    assert decided(back, pending=replace(pending, in_flight=False)) == resign
+    alone = RECORD.replace(in_sync=(ONE,))
+    assert decided(back, record=alone) == StopFollowing()

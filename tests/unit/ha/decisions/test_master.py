@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from metaq.ha.actions import AcknowledgeUntil, EndSwitch, SetGate, SetRequired, StepDown, Swap, Wait
+from metaq.ha.actions import (
+    AcknowledgeUntil,
+    EndSwitch,
+    NoteDamage,
+    SetGate,
+    SetRequired,
+    StepDown,
+    Swap,
+    Wait,
+)
 from metaq.ha.decisions import decide
 from metaq.ha.group_record import Member, NodeState
 from metaq.ha.settings import HaSettings, ReplicaMode
@@ -275,3 +284,64 @@ def test_with_async_replicas_the_master_alone_confirms() -> None:
 def test_settings_that_contradict_each_other_are_refused(settings: Any) -> None:
     with pytest.raises(ValueError):
         HaSettings(**settings)
+
+
+# ---- damaged logs
+
+DAMAGED = {"damaged_at": 10, "noted_damage": 10}
+
+
+def test_a_damaged_master_resigns_if_a_sound_member_can_take_over() -> None:
+    resigns = [Swap(SwapPurpose.RESIGN, 7, RECORD.replace(master=0))]
+    assert decided(master(**DAMAGED)) == resigns
+    one_left = {1: beat(ONE), 2: beat(TWO), 3: beat(THREE, age_s=60)}
+    assert decided(master(**DAMAGED), beats=one_left) == resigns
+    pair = {1: beat(ONE), 2: beat(TWO)}
+    node = master(**DAMAGED, required=PAIR.members)
+    assert decided(node, record=PAIR, beats=pair, links={TWO: link(TWO)}) == [
+        Swap(SwapPurpose.RESIGN, 7, PAIR.replace(master=0))
+    ]
+
+
+@pytest.mark.parametrize(
+    "beats",
+    [
+        {1: beat(ONE), 2: beat(TWO, age_s=60), 3: beat(THREE, age_s=60)},
+        {1: beat(ONE), 2: beat(Member(2, "new")), 3: beat(THREE, state=NodeState.FAILED)},
+    ],
+)
+def test_a_damaged_master_serves_on_while_nobody_sound_can_take_over(beats: Any) -> None:
+    assert decided(master(**DAMAGED), beats=beats) == []
+
+
+def test_a_damaged_master_does_not_resign_for_a_replica_that_is_late() -> None:
+    links = {TWO: link(TWO, behind_s=1.5)}
+    node = master(**DAMAGED, required=PAIR.members)
+    beats = {1: beat(ONE), 2: beat(TWO)}
+    assert not any(
+        isinstance(action, Swap) for action in decided(node, record=PAIR, links=links, beats=beats)
+    )
+
+
+def test_a_damaged_replica_leaves_the_set_and_does_not_enter_it() -> None:
+    beats = {1: beat(ONE), 2: beat(TWO), 3: beat(THREE, damaged_at=5)}
+    assert decided(master(), beats=beats) == [Swap(SwapPurpose.SHRINK, 7, PAIR)]
+    assert decided(master(required=PAIR.members), record=PAIR, beats=beats) == []
+    # In a set that cannot shrink it still counts for new records.
+    damaged = {1: beat(ONE), 2: beat(TWO, damaged_at=5)}
+    assert decided(master(required=PAIR.members), record=PAIR, beats=damaged, links={TWO: link(TWO)}) == []
+
+
+def test_no_switch_to_a_damaged_node() -> None:
+    beats = {1: beat(ONE), 2: beat(TWO, damaged_at=5), 3: beat(THREE)}
+    node = master(gate=SendGate.HOLD)
+    (answer, *_) = decided(node, beats=beats, switch=SwitchRequest(2, NOW))
+    assert answer == EndSwitch("the log of node 2 is damaged: wait until it is repaired")
+
+
+def test_nothing_that_others_wait_for_waits_for_a_note_about_damage() -> None:
+    assert decided(master(damaged_at=10)) == [NoteDamage(10)]
+    (action,) = decided(master(damaged_at=10), record=RECORD.replace(epoch=6, master=2))
+    assert isinstance(action, StepDown)
+    hanging = decided(master(damaged_at=10, disk=Disk.HANGING, gate=SendGate.REFUSE))
+    assert hanging == [Swap(SwapPurpose.RESIGN, 7, RECORD.replace(master=0))]

@@ -12,7 +12,7 @@ from metaq.ha.group_record import Member, NodeState
 from metaq.ha.operators.group_control import StandAlone
 from metaq.ha.operators.group_status import fixed_status, group_status, register_status
 from metaq.ha.settings import HaSettings
-from metaq.ha.view import Disk, Own, Role, SourceState
+from metaq.ha.view import Compared, Disk, Own, Role, SourceState
 from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 from tests.support.ha_views import NOW, ONE, RECORD, THREE, TWO, beat, connected, link, own, view
 
@@ -98,6 +98,34 @@ def test_a_node_that_was_asked_to_stop_is_leaving() -> None:
     beats[2] = beat(TWO, state=NodeState.LEAVING)
     for seen in (view(own(Role.REPLICA, TWO), beats=beats), view(own(Role.MASTER, ONE), beats=beats)):
         assert nodes(group_status("g", seen, ""))[2].state == "leaving"
+
+
+def test_a_damaged_log_is_shown_by_everybody() -> None:
+    beats = {1: beat(ONE), 2: beat(TWO, damaged_at=40), 3: beat(THREE)}
+    for node in (own(Role.MASTER, ONE), own(Role.REPLICA, TWO, damaged_at=40)):
+        found = nodes(group_status("g", view(node, beats=beats), ""))[2]
+        assert (found.state, found.damaged_at) == ("damaged", 40)
+    found = nodes(register_status("g", RECORD, [seen.beat for seen in beats.values()]))[2]
+    assert (found.state, found.damaged_at) == ("damaged", 40)
+
+
+def test_a_replica_says_why_it_does_not_follow() -> None:
+    differs = connected(compared=Compared(100, False))
+    for status in (
+        group_status("g", view(own(Role.REPLICA, TWO), source=differs), ADDRESS),
+        fixed_status("g", fixed(own(Role.REPLICA, TWO), source=differs), ADDRESS, ""),
+    ):
+        assert "differ from those of node 1" in nodes(status)[2].problem
+    foreign = view(own(Role.REPLICA, TWO, joined=False), source=differs)
+    assert "does not belong to this group" in nodes(group_status("g", foreign, ADDRESS))[2].problem
+    follows = connected(compared=Compared(100, True))
+    assert nodes(group_status("g", view(own(Role.REPLICA, TWO), source=follows), ""))[2].problem == ""
+
+
+def test_a_fixed_master_shows_its_damage() -> None:
+    damaged = own(Role.MASTER, ONE, damaged_at=40)
+    found = fixed_status("g", fixed(damaged, links={TWO: link(TWO)}), ADDRESS, "").nodes[0]
+    assert (found.state, found.damaged_at) == ("damaged", 40)
 
 
 def fixed(node: Own, **fields: Any) -> FixedView:

@@ -1,0 +1,89 @@
+"""A bit flips in the log of one node while it runs. The others have the record, so nothing is lost, and the
+group repairs the damaged log by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.replication.nodes import SETTINGS, BrokerNode, BrokerNodes
+from tests.faults.replication.trial import QUEUES, TOPIC, Trial
+from tests.support.checker import key_of
+from tests.support.plain_client import PlainClient, Stored, pull, stored_records
+from tests.support.waiting import wait_until
+
+PAUSE_S = 6.0
+FILE_BYTES = int(str(SETTINGS["commit_log_file_bytes"]))
+REPAIR_S = 60
+
+
+def _newest(nodes: BrokerNodes, queue_id: int) -> Stored:
+    """Returns one of the last records of a queue that every node has."""
+    end = nodes.queue_end(TOPIC, queue_id)
+    with PlainClient(nodes.master().address) as client:
+        records = list(stored_records(pull(client, TOPIC, queue_id, max(end - 20, 0), hold_ms=0).body))
+    return records[0]
+
+
+def _flip_bit(node: BrokerNode, stored: Stored, choice: random.Random) -> None:
+    """Flips a bit in the middle of a body, in the file that the running broker has mapped."""
+    start = stored.physical_offset // FILE_BYTES * FILE_BYTES
+    with (node.data / "commitlog" / f"{start:020}").open("r+b") as file:
+        record = os.pread(file.fileno(), stored.size_bytes, stored.physical_offset - start)
+        at = record.index(stored.body) + choice.randrange(len(stored.body))
+        flipped = bytes([record[at] ^ 1 << choice.randrange(8)])
+        os.pwrite(file.fileno(), flipped, stored.physical_offset - start + at)
+
+
+def _pause(node: BrokerNode, trial: Trial) -> None:
+    """Stops it long enough for the link to break and for the set to go on without it."""
+    trial.fault(f"pause node {node.id}")
+    node.freeze()
+    time.sleep(PAUSE_S)
+    node.thaw()
+
+
+def _is_noted(node: BrokerNode) -> bool:
+    return json.loads((node.data / "replication.json").read_bytes())["node"]["damaged_at"] is not None
+
+
+def _repaired(node: BrokerNode) -> list[str]:
+    """Returns the names of the damaged pieces that the node kept when it repaired its log."""
+    return sorted(path.name for path in (node.data / "cut").glob("*-damaged"))
+
+
+@pytest.mark.parametrize("of", ["master", "replica"])
+def test_a_flipped_bit_is_repaired_and_nothing_sound_is_dropped(tmp_path: Path, of: str) -> None:
+    choice = random.Random(of)
+    with BrokerNodes(tmp_path) as nodes, Trial(f"flipped bit of the {of}", nodes) as trial:
+        trial.flows(300)
+        sick = nodes.master() if of == "master" else nodes.replicas()[0]
+        epoch, others = nodes.record().epoch, [node for node in nodes.nodes.values() if node is not sick]
+        trial.fault(f"flip a bit of the {of}")
+        stored = _newest(nodes, choice.randrange(QUEUES))
+        assert key_of(stored.body) is not None
+        _flip_bit(sick, stored, choice)
+        for node in others if of == "master" else [sick]:
+            _pause(node, trial)
+        wait_until(lambda: _repaired(sick), REPAIR_S, "the damaged log is repaired")
+        if of == "master":
+            assert nodes.wait_for_epoch_after(epoch).master != sick.id, "a damaged master resigns"
+        nodes.wait_in_sync()
+        wait_until(lambda: not _is_noted(sick), REPAIR_S, "the node knows that its log is sound")
+        for node in nodes.nodes.values():
+            trial.kill(node)
+            trial.flows(50)
+            node.start()
+            nodes.wait_in_sync()
+        trial.finish()
+        assert len(_repaired(sick)) == 1
+        assert str(stored.physical_offset) in _repaired(sick)[0]
+        for node in nodes.nodes.values():
+            assert "copies everything anew" not in node.log()
+        for node in others:
+            assert _repaired(node) == []
