@@ -10,6 +10,7 @@ from tests.simulation.scenarios import (
     crashes,
     disk_faults,
     fixed_roles,
+    old_registers,
     partitions,
     random_faults,
     register_faults,
@@ -17,6 +18,6 @@ from tests.simulation.scenarios import (
 )
 from tests.simulation.scenarios.catalogue import SCENARIOS, Scenario, run_scenario
 
-ROOMS = (crashes, disk_faults, fixed_roles, partitions, random_faults, register_faults, switches)
+ROOMS = (crashes, disk_faults, fixed_roles, old_registers, partitions, random_faults, register_faults, switches)
 
 __all__ = ["ROOMS", "SCENARIOS", "Scenario", "run_scenario"]

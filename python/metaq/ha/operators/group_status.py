@@ -96,6 +96,7 @@ def _own_status(view: View, address: str) -> NodeStatus:
         state=state_of(record, own.member, state),
         lag_bytes=0 if is_master else None,
         lag_ms=0 if is_master else None,
+        register_fault=view.register.fault[:1024],
     )
 
 
@@ -154,7 +155,13 @@ def register_status(name: str, record: GroupRecord | None, beats: Collection[Bea
         if beat is None:
             return NodeStatus(node_id, "", role, "gone")
         state = state_of(record, beat.member, beat.state)
-        return NodeStatus(node_id, beat.client_address, role, state, longest - beat.flushed_end, None)
+        fault = ""
+        if beat.promised_version > (0 if record is None else record.version):
+            has = "no record" if record is None else f"version {record.version} (epoch {record.epoch})"
+            fault = f"the register has {has} of the group, but this node has seen version {beat.promised_version}"
+        return NodeStatus(
+            node_id, beat.client_address, role, state, longest - beat.flushed_end, register_fault=fault
+        )
 
     return GroupStatus(
         name=name,

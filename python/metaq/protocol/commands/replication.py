@@ -45,6 +45,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """How much of the log it lacks; None if nobody knows."""
     lag_ms: _Count | None = None
     """How long ago it had everything; None if nobody knows."""
+    register_fault: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    """Why the node refuses the record in the register; empty if it believes it."""
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
