@@ -85,7 +85,7 @@ def view(
     settings: HaSettings | None = None,
     **fields: Any,
 ) -> View:
-    """Returns what a node of a healthy group sees. It has promised the record, unless it is told what it has."""
+    """Returns what a node of a healthy group sees. Unless told otherwise, it has promised the record."""
     if record is not None and node.promised_record == RecordPromise():
         node = replace(node, promised_record=record.promise)
     values: dict[str, Any] = {

@@ -108,7 +108,7 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def replace(
         self, *, epoch: int | None = None, master: int | None = None, in_sync: Iterable[Member] | None = None
     ) -> GroupRecord:
-        """Returns the next version of the record. The set is sorted, so that equal records have equal bytes."""
+        """Returns the next version of the record. Sets are sorted, so that equal records have equal bytes."""
         return msgspec.structs.replace(
             self,
             epoch=self.epoch if epoch is None else epoch,

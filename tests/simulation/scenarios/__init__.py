@@ -18,6 +18,15 @@ from tests.simulation.scenarios import (
 )
 from tests.simulation.scenarios.catalogue import SCENARIOS, Scenario, run_scenario
 
-ROOMS = (crashes, disk_faults, fixed_roles, old_registers, partitions, random_faults, register_faults, switches)
+ROOMS = (
+    crashes,
+    disk_faults,
+    fixed_roles,
+    old_registers,
+    partitions,
+    random_faults,
+    register_faults,
+    switches,
+)
 
 __all__ = ["ROOMS", "SCENARIOS", "Scenario", "run_scenario"]

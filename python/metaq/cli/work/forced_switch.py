@@ -58,7 +58,8 @@ def consequences(group: RegisteredGroup, forced: Forced, seen: GroupStatus) -> l
     record, target = forced.record, forced.record.master
     lines: list[str] = []
     master = seen.node(seen.master)
-    if master is not None and master.state != "gone" and master.id != target:
+    is_served = master is not None and master.state != "gone" and not forced.register_fault
+    if master is not None and is_served and master.id != target:
         lines.append(
             f"Node {master.id} is master of {group.name} and answers. Without --force, it hands over without "
             "losses."
@@ -70,7 +71,8 @@ def consequences(group: RegisteredGroup, forced: Forced, seen: GroupStatus) -> l
     lines += [_report(report) for report in forced.reports]
     if forced.register_fault:
         lines.append(
-            f"The register went back to an older state: {forced.register_fault}. Who was in sync last is unknown."
+            f"The register went back to an older state: {forced.register_fault}. Who was in sync last is "
+            "unknown."
         )
     lines += _losses(group, forced)
     lines.append(
@@ -104,8 +106,9 @@ def _losses(group: RegisteredGroup, forced: Forced) -> list[str]:
         return [f"Node {target} is in the in-sync set: no acknowledged message is lost."]
     if forced.loss is Loss.UNKNOWN:
         return [
-            f"Whether node {target} has every acknowledged message is unknown. Messages that it lacks ARE LOST, "
-            "with the offsets, topics and transactions of that time. Start the silent nodes first, if you can.",
+            f"Whether node {target} has every acknowledged message is unknown. Messages that it lacks ARE "
+            "LOST, with the offsets, topics and transactions of that time. Start silent nodes first, if you "
+            "can.",
             *_known_loss(group, forced),
         ]
     record = group.record
@@ -117,8 +120,10 @@ def _losses(group: RegisteredGroup, forced: Forced) -> list[str]:
         f"Node {target} {reason} ARE LOST, with the offsets, topics and transactions of that time.",
         *(
             _known_loss(group, forced)
-            or ["No other node has reported a longer log, but the last messages before a failure are not in the "
-            "reports."]
+            or [
+                "No other node has reported a longer log, but the last messages before a failure are not in "
+                "the reports."
+            ]
         ),
     ]
 

@@ -2,8 +2,8 @@
 
 `following.py` decides for a replica, `candidate.py` for a node that wants to become master, `master.py` for a
 master. `membership.py` holds the questions that several of them ask. `promises.py` says which records a node
-believes, `electorate.py` who must agree to an election and proves why. `fixed.py` decides for groups without a
-register, `forced.py` builds the record for an operator who accepts losses, `incarnation.py` decides at the
+believes, `electorate.py` who must agree to an election and proves why. `fixed.py` decides for groups without
+a register, `forced.py` builds the record for an operator who accepts losses, `incarnation.py` decides at the
 start whether a store is still the one that its group knows.
 
 Two rules carry the rest. A record is acknowledged when every member of the in-sync set has flushed it. Only a

@@ -14,9 +14,9 @@ the other voters are too few.
 
 - While the voters stay V: a message without some member of S needs a later record whose set S' lacks that
   member. S' has at least m members, all of them are in V, and by rule 3 all of them have promised it.
-- When the voters change, at version w, the record keeps V as `voters_before` and w as `voters_since`. A member
-  may be removed only if m of V are in S' or have promised w already (`_may_drop`). The next change of the
-  voters must wait until m of V have promised w (`_is_settled`); then the claim holds for V for ever.
+- When the voters change, at version w, the record keeps V as `voters_before` and w as `voters_since`. A
+  member may be removed only if m of V are in S' or have promised w already (`_may_drop`). The next change of
+  the voters must wait until m of V have promised w (`_is_settled`); then the claim holds for V for ever.
 - All of this is in the record itself, so a master that dies right after its swap leaves it to the next one.
 
 Removed members stay voters while there are fewer than 2m - 1 others. So a set of two among three nodes still

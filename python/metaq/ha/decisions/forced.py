@@ -56,10 +56,10 @@ def force_master(
     target_id: int,
     answering: Collection[int] | None = None,
 ) -> Forced:
-    """Makes a node the only member of the set and its master, in a version and an epoch that every node accepts.
+    """Makes a node the only member of the set and its master, in a version and epoch that every node accepts.
 
-    `answering` names the nodes that run now; None: all that have a beat. Raises CommandError if the target has
-    never written a beat.
+    `answering` names the nodes that run now; None: all that have a beat. Raises CommandError if the target
+    has never written a beat.
     """
     known = {beat.id: beat for beat in beats}
     target = known.get(target_id)
@@ -72,7 +72,9 @@ def force_master(
     fault = _register_fault(record, known.values())
     is_proven = record is not None and not fault and _agree(record, known, alive)
     epoch = max([0 if record is None else record.epoch, *(beat.promised_epoch for beat in known.values())])
-    version = max([0 if record is None else record.version, *(beat.promised_version for beat in known.values())])
+    version = max(
+        [0 if record is None else record.version, *(beat.promised_version for beat in known.values())]
+    )
     ids = {*known, *(member.id for member in (() if record is None else record.electorate))}
     longest = max(beat.flushed_end for beat in known.values())
     return Forced(
@@ -105,8 +107,8 @@ def _register_fault(record: GroupRecord | None, beats: Collection[Beat]) -> str:
         )
     if newest.promised_version > record.version or newest.promised_epoch > record.epoch:
         return (
-            f"the register has version {record.version} (epoch {record.epoch}), but node {newest.id} has seen "
-            f"version {newest.promised_version} (epoch {newest.promised_epoch})"
+            f"the register has version {record.version} (epoch {record.epoch}), but node {newest.id} has "
+            f"seen version {newest.promised_version} (epoch {newest.promised_epoch})"
         )
     return ""
 

@@ -46,7 +46,7 @@ def is_deposed(view: View) -> bool:
 
 
 def awaits_promises(view: View) -> bool:
-    """Whether a member that left the set must still acknowledge, until the others have promised the record."""
+    """Whether a member that left the set must acknowledge until the others have promised the record."""
     own, record = view.own, view.register.record
     if own.role is not Role.MASTER or record is None or view.settings.replicas is ReplicaMode.ASYNC:
         return False

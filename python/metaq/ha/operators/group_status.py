@@ -158,7 +158,9 @@ def register_status(name: str, record: GroupRecord | None, beats: Collection[Bea
         fault = ""
         if beat.promised_version > (0 if record is None else record.version):
             has = "no record" if record is None else f"version {record.version} (epoch {record.epoch})"
-            fault = f"the register has {has} of the group, but this node has seen version {beat.promised_version}"
+            fault = (
+                f"the register has {has} of the group, but this node has seen version {beat.promised_version}"
+            )
         return NodeStatus(
             node_id, beat.client_address, role, state, longest - beat.flushed_end, register_fault=fault
         )

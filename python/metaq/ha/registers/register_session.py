@@ -186,10 +186,12 @@ class RegisterSession:
                 self._complain(f"{key} holds the beat of node {beat.id}")
                 continue
             before = self.beats.get(beat.id)
-            changed = before is None or before.beat != beat
-            is_fresh = not is_new_row and before is not None and (changed or before.is_fresh)
-            changed_at = now if before is None or changed else before.changed_at
-            beats[beat.id] = SeenBeat(beat, changed_at, is_fresh)
+            if before is None:
+                beats[beat.id] = SeenBeat(beat, now)
+            elif before.beat == beat:
+                beats[beat.id] = replace(before, is_fresh=before.is_fresh and not is_new_row)
+            else:
+                beats[beat.id] = SeenBeat(beat, now, is_fresh=not is_new_row)
         self.beats = beats
 
     async def write_beat(self, beat: Beat) -> bool:

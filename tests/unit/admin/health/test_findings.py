@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from metaq.admin.health.findings import judge, summarize
@@ -163,6 +164,15 @@ def test_replicas_that_are_not_in_sync() -> None:
     assert kinds(group(node(1, "in sync"), node(2, "in sync"), node(3, "leaving"))) == [
         ("info", "node-leaving")
     ]
+
+
+def test_a_node_that_refuses_the_register() -> None:
+    fault = "the register has version 5 (epoch 3) of the group, but this node has seen version 6 (epoch 3)"
+    refusing = msgspec.structs.replace(node(2, "in sync"), register_fault=fault)
+    [found] = judge(group(node(1, "in sync"), refusing))
+    assert (found.severity, found.kind) == ("critical", "register-refused")
+    assert found.text == f"In broker-a, node 2 refuses the record in the register: {fault}."
+    assert found.command == "metaq cluster switch broker-a --to ID --force"
 
 
 def test_replicas_of_an_apache_master() -> None:

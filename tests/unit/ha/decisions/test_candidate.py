@@ -104,7 +104,8 @@ def test_a_node_that_resigned_lets_others_go_first() -> None:
     node = candidate(resigned_at=NOW - 1)
     nobody = RECORD.replace(master=0)
     assert decided(node, record=nobody).until == NOW + 9
-    assert isinstance(decided(node, record=nobody, beats={}), Swap)
+    dead = {member.id: beat(member, age_s=60) for member in (ONE, THREE)}
+    assert isinstance(decided(node, record=nobody, beats=dead), Swap)
 
 
 def test_the_longest_log_creates_the_group() -> None:

@@ -15,7 +15,7 @@ from metaq.ha.decisions.electorate import change_set, has_agreement, votes_neede
 from metaq.ha.decisions.master import awaits_promises
 from metaq.ha.group_record import GroupRecord, Member
 from metaq.ha.settings import HaSettings, ReplicaMode
-from metaq.ha.view import Role, SwapPurpose
+from metaq.ha.view import Role
 from tests.support.ha_views import NOW, ONE, RECORD, THREE, TWO, beat, link, own, view
 
 FOUR, FIVE = Member(4, "d"), Member(5, "e")
@@ -43,7 +43,9 @@ def test_who_agrees() -> None:
     assert agreed(n3=beat(THREE))
     assert agreed(n3=beat(THREE, age_s=60)), "it died since then, but it knew nothing newer"
     assert not agreed()
-    assert not agreed(n3=beat(THREE, is_fresh=False)), "an old beat of a dead node comes back with the register"
+    assert not agreed(n3=beat(THREE, is_fresh=False)), (
+        "an old beat of a dead node comes back with the register"
+    )
     assert not agreed(n3=beat(Member(3, "wiped")))
     assert not agreed(n3=beat(THREE, promised_version=1))
     assert not agreed(n4=beat(FOUR)), "it is no voter"
@@ -67,7 +69,9 @@ def shrunk(promised: dict[int, int]) -> Any:
     """What a master sees right after it has removed node 3 from the set."""
     record = RECORD.replace(in_sync=(ONE, TWO))
     node = own(Role.MASTER, ONE, required=RECORD.members)
-    beats = {member.id: beat(member, promised_version=promised.get(member.id, 0)) for member in (ONE, TWO, THREE)}
+    beats = {
+        member.id: beat(member, promised_version=promised.get(member.id, 0)) for member in (ONE, TWO, THREE)
+    }
     return view(node, record=record, beats=beats, links={TWO: link(TWO)})
 
 
@@ -113,14 +117,7 @@ def test_a_replaced_incarnation_counts_as_one_that_refuses() -> None:
     pair = RECORD.replace(in_sync=(ONE, TWO))
     pair = msgspec.structs.replace(pair, voters=(ONE, TWO))
     beats = {1: beat(ONE), 2: beat(anew, promised_version=1)}
-    actions = decide(
-        view(
-            msgspec.structs.replace(node) if isinstance(node, msgspec.Struct) else node,
-            record=pair,
-            beats=beats,
-            links={anew: link(anew)},
-        )
-    )
+    actions = decide(view(node, record=pair, beats=beats, links={anew: link(anew)}))
     (required,) = [action for action in actions if isinstance(action, SetRequired)]
     assert anew in required.members
 
@@ -131,10 +128,11 @@ class History:
     def __init__(self, seed: int, nodes: int, least: int) -> None:
         self.rng = random.Random(seed)
         self.nodes = EVERYBODY[:nodes]
-        self.promised = {member: 0 for member in self.nodes}
+        self.promised = dict.fromkeys(self.nodes, 0)
         self.record = GroupRecord(1, 1, (ONE,), least, version=1, voters=(ONE,))
         self.records = [self.record]
         self.required = set(self.record.in_sync)
+        self.elected_at = 1
         self.holders: list[frozenset[Member]] = []
         """Who has flushed each acknowledged message."""
 
@@ -162,19 +160,21 @@ class History:
         changed = change_set(self.record, in_sync, self.known, master=min(in_sync).id)
         if changed is None:
             return
+        # Whoever joins has caught up before.
+        self.holders = [held | in_sync - set(self.record.in_sync) for held in self.holders]
         self.record = changed
         self.records.append(changed)
-        # A new master knows nothing of what its predecessor required. But its replicas have promised to follow.
-        self.follow = set(in_sync) if elects else set()
+        if elects:
+            self.elected_at = changed.version
+        # A new master knows nothing of what its predecessor required.
         self.required = set(in_sync) if elects else self.required | in_sync
-
-    follow: set[Member] = set()
 
     def _acknowledge(self) -> None:
         if len(self.record.in_sync) < self.record.min_in_sync:
             return
-        for member in self.follow:
-            self.promised[member] = max(self.promised[member], self.record.version)
+        for member in self.required:
+            # Nobody follows a master before it has promised the record that elected it.
+            self.promised[member] = max(self.promised[member], self.elected_at)
         if all(self.promised[member] >= self.record.version for member in self.record.in_sync):
             self.required = set(self.record.in_sync)
         self.holders.append(frozenset(self.required))

@@ -34,7 +34,10 @@ def test_the_newest_record_is_believed() -> None:
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        (msgspec.structs.replace(RECORD, version=5), "version 5 (epoch 5) of the group, but this node has seen version 6"),
+        (
+            msgspec.structs.replace(RECORD, version=5),
+            "version 5 (epoch 5) of the group, but this node has seen version 6",
+        ),
         (msgspec.structs.replace(RECORD, version=5, epoch=9), "version 5 (epoch 9)"),
         (RECORD, "version 0"),
         (OTHER, "another one with that version"),
