@@ -23,7 +23,8 @@ Removed members stay voters while there are fewer than 2m - 1 others. So a set o
 needs two of the three, and a third node that comes back can help while the second stays dead. An incarnation
 that was replaced by another one of the same node counts as one that refuses: its store is gone.
 
-With `min_in_sync=1` rule 2 would need everybody and end automatic failover, so it is not asked for.
+With `min_in_sync=1` rule 2 would need everybody and end automatic failover. So it is not asked for, and any
+member may be removed.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ def _voters(record: GroupRecord, members: frozenset[Member]) -> frozenset[Member
 
 
 def _may_drop(record: GroupRecord, remaining: frozenset[Member], promised: Promised) -> bool:
+    if record.min_in_sync == 1:
+        return True
     before = record.voters_before
     knowing = sum(voter in remaining or promised(voter) >= record.voters_since for voter in before)
     return knowing >= min(record.min_in_sync, len(before))

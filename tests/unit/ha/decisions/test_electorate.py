@@ -111,6 +111,14 @@ def test_a_member_stays_if_too_few_know_of_the_last_change_of_the_voters() -> No
     assert change_set(three, (*three.in_sync, FOUR), everybody) is not None
 
 
+def test_with_a_minimum_of_one_anybody_may_leave() -> None:
+    record = of((ONE,), 1, voters=(ONE,))
+    pair = change_set(record, (ONE, TWO), nobody)
+    assert pair is not None
+    alone = change_set(pair, (TWO,), nobody)
+    assert alone is not None and alone.in_sync == (TWO,)
+
+
 def test_a_replaced_incarnation_counts_as_one_that_refuses() -> None:
     node = own(Role.MASTER, ONE)
     anew = Member(2, "wiped")
