@@ -98,8 +98,10 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def promise(self) -> RecordPromise:
         """What a node keeps of this record."""
-        digest = hashlib.sha256(self.encode()).hexdigest()[:32]
-        return RecordPromise(self.version, digest, self.min_in_sync)
+        # Not of the JSON: a later MetaQ may add fields, and its digest of the same record must be the same.
+        members = [(member.id, member.incarnation) for member in sorted(self.in_sync)]
+        content = msgspec.json.encode((self.version, self.epoch, self.master, self.min_in_sync, members))
+        return RecordPromise(self.version, hashlib.sha256(content).hexdigest()[:32], self.min_in_sync)
 
     def member(self, node_id: int) -> Member | None:
         """Returns the member of the in-sync set with this id."""

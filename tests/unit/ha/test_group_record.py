@@ -50,6 +50,8 @@ def test_every_change_is_a_new_version() -> None:
     assert RECORD.version == 0
     assert RECORD.replace().replace(master=2).version == 2
     assert RECORD.replace().promise != RECORD.promise
+    assert RECORD.replace(master=2).promise != RECORD.replace(master=1).promise
+    assert RECORD.promise.digest == "c548fdabb665f6624c03d72cd7c83ea5", "every MetaQ must find the same one"
     old = json.loads(RECORD.encode())
     for added in ("version", "voters", "voters_before", "voters_since"):
         del old[added]
