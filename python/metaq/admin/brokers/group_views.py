@@ -23,9 +23,9 @@ def combined(
 ) -> GroupStatus | None:
     """Returns the state of a group from the answers of its nodes, by address, and from the register.
 
-    The register's record counts where there is one that no node refuses. Otherwise the newest view counts, the
-    master's first. Only a node itself knows its state, only the master how far the others are behind. Returns
-    None if there is neither a record nor an answer.
+    The register's record counts where there is one that no node refuses. Otherwise the newest view counts,
+    the master's first. Only a node itself knows its state, only the master how far the others are behind.
+    Returns None if there is neither a record nor an answer.
     """
     views = {place: answer for place, answer in answers.items() if isinstance(answer, GroupStatus)}
     stored = None
