@@ -1,8 +1,8 @@
 """Threads for work whose cost a client chooses.
 
 Such work never runs on the event loop. Each kind has threads of its own, so that no kind starves another.
-Within a kind, newcomers and connections that have used little time are next (`turns.py`). If the processors
-are busy, the threads that serve connections run first.
+Within a kind, addresses take turns, then the connections of an address: newcomers and those that have used
+little time are next (`turns.py`). If the processors are busy, the threads that serve connections run first.
 
 Work that nobody waits for any more does not begin. If it runs already, it ends at its next step
 (`let_event_loop_run`).
@@ -23,7 +23,8 @@ from typing import Any, Generic, TypeVar
 
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
-from metaq.turns import Asker, Turns
+from metaq.protocol.handling.askers import Asker, Peer, asker_of
+from metaq.turns import Turns
 
 WAITING_MAX = 1_024
 """Pieces of work of one connection that may wait for a thread. A Java client with several groups gives
@@ -79,61 +80,76 @@ class WorkPool:
     """A few threads for one kind of work. It belongs to one event loop."""
 
     def __init__(
-        self, kind: str, threads: int, waiting_max: int = WAITING_MAX, *, niceness: int = NICENESS
+        self,
+        kind: str,
+        threads: int,
+        waiting_max: int = WAITING_MAX,
+        *,
+        niceness: int = NICENESS,
+        is_by_address: bool = False,
     ) -> None:
+        """`waiting_max` counts for each connection. If the pool is by address, all connections of an address
+        count as one."""
         self._kind = kind
         self._free = threads
         self._waiting_max = waiting_max
+        self._is_by_address = is_by_address
         self._threads = ThreadPoolExecutor(
             threads, f"metaq-{kind}", initializer=_yield_to_others, initargs=(niceness,)
         )
         self._turns = Turns()
 
-    async def run(self, connection: Asker, work: Callable[[], _T]) -> _T:
-        """Runs the work on a thread, in the turn of this connection or address. Raises Refused if too much of
-        it waits already. If the caller is cancelled, the work does not begin, or ends at its next step."""
-        await self._take_thread(connection)
+    async def run(self, peer: Peer, work: Callable[[], _T]) -> _T:
+        """Runs the work on a thread, in the turn of the peer's address and connection. Raises Refused if too
+        much of it waits already. If the caller is cancelled, the work does not begin, or ends at its next
+        step."""
+        asker = self._asker(peer)
+        await self._take_thread(asker)
         piece = _Work(work)
         result = asyncio.get_running_loop().run_in_executor(self._threads, piece)
         # The thread is free when the work has ended, which may be after the caller has given it up.
-        result.add_done_callback(lambda ended: self._ended(connection, piece, ended))
+        result.add_done_callback(lambda ended: self._ended(asker, piece, ended))
         try:
             return await asyncio.shield(result)
         except asyncio.CancelledError:
             piece.is_given_up = True
             raise
 
-    def _ended(self, connection: Asker, piece: _Work[_T], result: asyncio.Future[_T]) -> None:
+    def _asker(self, peer: Peer) -> Asker:
+        asker = asker_of(peer)
+        return asker._replace(connection=0) if self._is_by_address else asker
+
+    def _ended(self, asker: Asker, piece: _Work[_T], result: asyncio.Future[_T]) -> None:
         if not result.cancelled():
             result.exception()  # Marks it as seen: a caller that was cancelled does not look.
-        self._turns.charge(connection, piece.took_s)
-        self._pass_on()
+        self._pass_on(asker, piece.took_s)
 
-    def waiting(self, connection: Asker) -> int:
-        return self._turns.waiting(connection)
+    def waiting(self, peer: Peer) -> int:
+        return self._turns.waiting(self._asker(peer))
 
-    async def _take_thread(self, connection: Asker) -> None:
+    async def _take_thread(self, asker: Asker) -> None:
         if self._free > 0:
             self._free -= 1
             return
-        if self.waiting(connection) >= self._waiting_max:
-            whose = "connection" if isinstance(connection, int) else "address"
+        if self._turns.waiting(asker) >= self._waiting_max:
+            whose = "address" if self._is_by_address else "connection"
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD] {self._waiting_max} requests of this {whose} wait for a thread "
                 f"({self._kind}), the limit; try again later",
             )
         turn = asyncio.get_running_loop().create_future()
-        self._turns.add(connection, turn)
+        self._turns.add(asker, turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._pass_on()
+                self._pass_on(asker, 0.0)
             raise
 
-    def _pass_on(self) -> None:
-        """Gives a thread to the next connection that waits."""
+    def _pass_on(self, asker: Asker, took_s: float) -> None:
+        """Gives the thread that this one had to the next one that waits."""
+        self._turns.charge(asker, took_s)
         turn = self._turns.take()
         if turn is None:
             self._free += 1

@@ -21,6 +21,7 @@ from metaq.protocol.commands.cluster import QueryDataVersion
 from metaq.protocol.dispatch import Response
 from metaq.settings import MIB
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker, started_nameserver
+from tests.support.fake_request import FakeRequest
 from tests.support.patient import Connection
 from tests.support.waiting import run
 
@@ -153,7 +154,7 @@ def test_a_heartbeat_of_a_client_that_has_left_is_not_taken(tmp_path: Path) -> N
             consumer = ConsumerData(group_name="g", subscription_data_set=subscriptions)
             body = HeartbeatData(client_id="c", consumer_data_set=[consumer]).encode()
             hold = threading.Event()
-            held = asyncio.ensure_future(broker.node.pools.reading.run(0, hold.wait))
+            held = asyncio.ensure_future(broker.node.pools.reading.run(FakeRequest(), hold.wait))
             connection = await Connection.open(broker.address)
             beat = asyncio.ensure_future(connection.call(HeartBeat(), body))
             while not broker.node.clients._expected:
@@ -163,7 +164,7 @@ def test_a_heartbeat_of_a_client_that_has_left_is_not_taken(tmp_path: Path) -> N
                 await asyncio.sleep(0.01)
             hold.set()
             await asyncio.gather(held, beat, return_exceptions=True)
-            await broker.node.pools.reading.run(0, lambda: None)
+            await broker.node.pools.reading.run(FakeRequest(), lambda: None)
             assert broker.node.clients.consumer_group("g") is None
 
     run(scenario)

@@ -17,7 +17,6 @@ from metaq.protocol.bodies import TopicRouteData
 from metaq.protocol.commands.routes import GetRouteInfoByTopic
 from metaq.protocol.dispatch import Request
 from metaq.protocol.handling.bounded_answer import BoundedAnswer
-from metaq.protocol.handling.local_peers import source_of
 from metaq.protocol.names import MASTER_ID
 from metaq.settings import MIB
 from metaq.work_pools import WorkPool
@@ -49,7 +48,7 @@ class LongRoutes:
     def __init__(self, routes: RouteTable, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._routes = routes
         self._kept_bytes_max = kept_bytes_max
-        self._pool = WorkPool("routes", 1, WAITING_MAX)
+        self._pool = WorkPool("routes", 1, WAITING_MAX, is_by_address=True)
         self._kept: OrderedDict[Question, tuple[int, bytes]] = OrderedDict()
         """Routes with the state of the table that they show, the oldest first."""
         self._kept_bytes = 0
@@ -68,7 +67,7 @@ class LongRoutes:
             kept = self.kept(question)
             return changes, self._written(question) if kept is None else kept
 
-        changes, body = await self._pool.run(source_of(request.remote), write)
+        changes, body = await self._pool.run(request, write)
         if body is not None:
             self._keep(question, changes, body)
         return body

@@ -56,7 +56,6 @@ from metaq.protocol.commands.routes import (
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import ProtocolError, Refused
 from metaq.protocol.handling.bounded_answer import BoundedAnswer
-from metaq.protocol.handling.local_peers import source_of
 from metaq.protocol.handling.operator_requests import OperatorSources, is_welcome
 from metaq.remoting import check_endpoint
 from metaq.work_pools import WorkPool
@@ -92,7 +91,7 @@ class BrokerRequests:
         self._key_values = key_values
         self._options = options
         self._clock = clock
-        self._reading = WorkPool("registrations", 1, REGISTRATIONS_WAITING_MAX)
+        self._reading = WorkPool("registrations", 1, REGISTRATIONS_WAITING_MAX, is_by_address=True)
         self._large: dict[int, _Turns] = {}
         """By connection, while a large registration is under way. Its other requests about brokers wait."""
         self._waiting: Counter[int] = Counter()
@@ -124,9 +123,7 @@ class BrokerRequests:
 
     async def _register_apart(self, command: RegisterBroker, request: Request) -> Response:
         """Reads the body in a thread, and takes the topics in small steps."""
-        # By address: otherwise many connections of a stranger would delay the brokers.
-        source = source_of(request.remote)
-        topics = await self._reading.run(source, lambda: self._read(command, request))
+        topics = await self._reading.run(request, lambda: self._read(command, request))
         if request.connection not in self._waiting:
             return RESPONDED
         steps = self._routes.register_in_steps(
@@ -242,7 +239,7 @@ class RouteRequests:
         self._options = options
         self._operators: OperatorSources = operators
         self._clock = clock or Clock()
-        self._lists = WorkPool("lists", 1, LISTS_WAITING_MAX)
+        self._lists = WorkPool("lists", 1, LISTS_WAITING_MAX, is_by_address=True)
         self._long_routes = LongRoutes(routes)
 
     @handles(GetRouteInfoByTopic)
@@ -299,7 +296,7 @@ class RouteRequests:
 
             return answer.encoded(self._routes.cluster_info(note))
 
-        return Response(body=await self._lists.run(source_of(request.remote), collect))
+        return Response(body=await self._lists.run(request, collect))
 
     async def _listed(
         self, request: Request, command: type[Command], topics: Callable[[], list[str]]
@@ -311,7 +308,7 @@ class RouteRequests:
             answer.add(sum(map(len, found)) + 3 * len(found), lines=len(found))
             return answer.encoded(TopicList(None, found))
 
-        return Response(body=await self._lists.run(source_of(request.remote), collect))
+        return Response(body=await self._lists.run(request, collect))
 
     @handles(GetAllTopicListFromNameServer)
     async def get_all_topic_list(self, command: GetAllTopicListFromNameServer, request: Request) -> Response:
@@ -333,7 +330,7 @@ class RouteRequests:
             answer.add(sum(map(len, topics)) + 3 * len(topics), lines=len(topics))
             return answer.encoded(TopicList(self._routes.any_address(), topics))
 
-        return Response(body=await self._lists.run(source_of(request.remote), collect))
+        return Response(body=await self._lists.run(request, collect))
 
     @handles(GetUnitTopicList)
     async def get_unit_topic_list(self, command: GetUnitTopicList, request: Request) -> Response:

@@ -121,7 +121,7 @@ class Unfinished:
         _respond(request, response)
 
     def drop(self) -> None:
-        """Forgets work that has not begun."""
+        """Forgets work that has not begun; safe to call afterwards."""
         if inspect.iscoroutine(self._outcome):
             self._outcome.close()
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from metaq._core import Clock
 from metaq.broker.state.client_limits import check_subscriptions
-from metaq.broker.state.clients import Clients
+from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.filters import Filters, size_fault
 from metaq.protocol.bodies import BROADCASTING, CLUSTERING, Body, ConsumerData, SubscriptionData, always
 from metaq.protocol.codes import ResponseCode
@@ -92,8 +92,8 @@ class Inquiry:
         question = GetConsumerRunningInfo(consumer_group=group_name, client_id=member.client_id)
         try:
             reply = (await self._invoke(connection, question)).check()
-            told = await self._subscriptions(connection, reply.body)
-            await self._filters.compile_all_apart(connection, told)
+            told = await self._subscriptions(member, reply.body)
+            await self._filters.compile_all_apart(member, told)
             self._take(connection, group_name, told)
         except (Refused, Unreachable) as error:
             peer_log.write(
@@ -106,12 +106,12 @@ class Inquiry:
                 error,
             )
 
-    async def _subscriptions(self, connection: int, body: bytes) -> list[SubscriptionData]:
+    async def _subscriptions(self, member: Member, body: bytes) -> list[SubscriptionData]:
         """The subscriptions in an answer, which has the limits of a heartbeat. Raises Refused."""
         fault: str | None = f"an answer of {len(body)} bytes, the limit is {ANSWER_BYTES_MAX}"
         told: list[SubscriptionData] = []
         if len(body) <= ANSWER_BYTES_MAX:
-            running = await read_body(self._pools.reading, connection, body, RunningSubscriptions)
+            running = await read_body(self._pools.reading, member, body, RunningSubscriptions)
             told = running.subscription_set
             fault = size_fault(told)
         if fault is not None:

@@ -133,7 +133,7 @@ class TransactionChecks:
         physical_offset = physical_offset_of(command.msg_id)
         try:
             has_room = await self._pools.administration.run(
-                request.connection,
+                request,
                 lambda: self._plane.resume_transaction(physical_offset, names.CHECKS_EXHAUSTED_TOPIC),
             )
         except LookupError:

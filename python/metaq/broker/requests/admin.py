@@ -174,7 +174,7 @@ class Admin:
 
     @handles(GetBrokerRuntimeInfo)
     async def get_broker_runtime_info(self, command: GetBrokerRuntimeInfo, request: Request) -> Response:
-        table = await self._parts.pools.look_ups.run(request.connection, self._runtime_info)
+        table = await self._parts.pools.look_ups.run(request, self._runtime_info)
         return Response(body=KVTable(table=table).encode())
 
     def _runtime_info(self) -> dict[str, str]:
@@ -186,7 +186,7 @@ class Admin:
     async def clean(self, command: Command, request: Request) -> None:
         # An administrator may clean at any hour, but files that are not old enough stay.
         deleted = await self._parts.pools.administration.run(
-            request.connection, lambda: self._parts.store.clean(force=True)
+            request, lambda: self._parts.store.clean(force=True)
         )
         peer_log.write(
             _log,

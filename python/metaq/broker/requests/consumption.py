@@ -116,7 +116,7 @@ class Consumption:
         return live.subscriptions.get(topic) if live is not None else None
 
     async def _look_up(self, request: Request, work: Callable[[], _T]) -> _T:
-        return await self._parts.pools.look_ups.run(request.connection, work)
+        return await self._parts.pools.look_ups.run(request, work)
 
     # Backlog in messages
 

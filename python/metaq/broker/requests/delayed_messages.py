@@ -77,7 +77,7 @@ class DelayedMessages:
             )
             return figures.encode()
 
-        return Response(body=await self._pools.look_ups.run(request.connection, count_them))
+        return Response(body=await self._pools.look_ups.run(request, count_them))
 
     @handles(ListDelayedMessages)
     async def list_delayed_messages(self, command: ListDelayedMessages, request: Request) -> Response:
@@ -98,7 +98,7 @@ class DelayedMessages:
             lines = [_line(*each) for each in letting_others_run(found)]
             return DelayedLines(messages=lines, is_truncated=is_truncated).encode()
 
-        return Response(body=await self._pools.look_ups.run(request.connection, search))
+        return Response(body=await self._pools.look_ups.run(request, search))
 
     @handles(RecallDelayedMessage)
     async def recall_delayed_message(self, command: RecallDelayedMessage, request: Request) -> Response:
@@ -124,7 +124,7 @@ class DelayedMessages:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "the message was recalled before")
         try:
             recalled = await self._pools.storing.run(
-                request.connection,
+                request,
                 lambda: self._plane.recall(
                     line.topic, line.id, line.due_ms, producer_group="", born_host=request.remote
                 ),
@@ -152,7 +152,7 @@ class DelayedMessages:
             found = self._plane.find_delayed(physical_offset)
             return None if found is None else _line(*found)
 
-        line = await self._pools.look_ups.run(request.connection, find)
+        line = await self._pools.look_ups.run(request, find)
         # Another broker may have another message at the same place.
         if line is None or line.offset_id != offset_id.upper():
             raise Refused(

@@ -60,7 +60,7 @@ class Figures:
             lines = _bounded(wanted, lambda config: self._topic(config, rates))
             return TopicLines(topics=lines, is_last=is_last and len(lines) == len(wanted)).encode()
 
-        return Response(body=await self._parts.pools.look_ups.run(request.connection, look_up))
+        return Response(body=await self._parts.pools.look_ups.run(request, look_up))
 
     def _topic(self, config: TopicConfig, rates: Rates | None) -> tuple[TopicLine, int]:
         store, name = self._parts.store, config.topic_name
@@ -108,7 +108,7 @@ class Figures:
             )
         look_ups = self._parts.pools.look_ups
         names, is_last = await look_ups.run(
-            request.connection, lambda: _page(known, command.group, command.after, command.count)
+            request, lambda: _page(known, command.group, command.after, command.count)
         )
         # Clients change on the event loop, so they are read here and not on the thread.
         wanted = [self._live(name, is_enabled=known[name]) for name in names]
@@ -118,7 +118,7 @@ class Figures:
             lines = _bounded(wanted, lambda asked: self._progress(*asked, rates))
             return GroupLines(groups=lines, is_last=is_last and len(lines) == len(wanted)).encode()
 
-        return Response(body=await look_ups.run(request.connection, look_up))
+        return Response(body=await look_ups.run(request, look_up))
 
     def _live(self, name: str, *, is_enabled: bool) -> tuple[GroupLine, frozenset[str]]:
         """The group with the number of its members, and the topics that they subscribe to."""

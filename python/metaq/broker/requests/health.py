@@ -72,16 +72,14 @@ class HealthRequests:
     @handles(GetBrokerReport)
     async def get_broker_report(self, command: GetBrokerReport, request: Request) -> Response:
         pools = self._parts.node.pools
-        return Response(
-            body=await pools.administration.run(request.connection, lambda: self.report().encode())
-        )
+        return Response(body=await pools.administration.run(request, lambda: self.report().encode()))
 
     @handles(ListClients)
     async def list_clients(self, command: ListClients, request: Request) -> Response:
         pools = self._parts.node.pools
         return Response(
             body=await pools.administration.run(
-                request.connection, lambda: self._clients(max(command.first, 0)).encode()
+                request, lambda: self._clients(max(command.first, 0)).encode()
             )
         )
 

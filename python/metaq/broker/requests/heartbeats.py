@@ -104,7 +104,7 @@ class Heartbeats:
     async def _read_and_take(self, request: Request) -> Response:
         self._clients.expect(request.connection)
         try:
-            heartbeat = await read_body(self._pools.reading, request.connection, request.body, HeartbeatData)
+            heartbeat = await read_body(self._pools.reading, request, request.body, HeartbeatData)
         finally:
             is_still_here = self._clients.is_still_here(request.connection)
         if not is_still_here:
@@ -122,7 +122,7 @@ class Heartbeats:
     ) -> Response:
         self._clients.expect(request.connection)
         try:
-            await self._filters.compile_all_apart(request.connection, new)
+            await self._filters.compile_all_apart(request, new)
         finally:
             is_still_here = self._clients.is_still_here(request.connection)
         if not is_still_here:
@@ -248,11 +248,9 @@ class Heartbeats:
     async def check_client_config(self, command: CheckClientConfig, request: Request) -> None:
         if len(request.body) > CHECK_BYTES_MAX:
             raise _refused(f"the check has {len(request.body)} bytes, the limit is {CHECK_BYTES_MAX}")
-        check = await read_body(self._pools.reading, request.connection, request.body, CheckClientRequestBody)
+        check = await read_body(self._pools.reading, request, request.body, CheckClientRequestBody)
         subscription = check.subscription_data
-        await self._filters.compile_apart(
-            request.connection, subscription.expression_type, subscription.sub_string
-        )
+        await self._filters.compile_apart(request, subscription.expression_type, subscription.sub_string)
 
     @handles(GetConsumerListByGroup)
     def get_consumer_list_by_group(
@@ -275,7 +273,7 @@ class Heartbeats:
                 answer.add(len(client_id) + 3)
             return answer.encoded(ConsumerList(consumer_id_list=client_ids))
 
-        return Response(body=await self._pools.look_ups.run(request.connection, collect))
+        return Response(body=await self._pools.look_ups.run(request, collect))
 
     @handles(GetConsumerConnectionList)
     async def get_consumer_connection_list(
@@ -302,7 +300,7 @@ class Heartbeats:
             body.connection_set = [_connection(member) for member in answer.counted(members, MEMBER_BYTES)]
             return answer.encoded(body)
 
-        return Response(body=await self._pools.look_ups.run(request.connection, encode))
+        return Response(body=await self._pools.look_ups.run(request, encode))
 
     @handles(GetProducerConnectionList)
     async def get_producer_connection_list(
@@ -319,7 +317,7 @@ class Heartbeats:
             found = [_connection(member) for member in answer.counted(members, MEMBER_BYTES)]
             return answer.encoded(ProducerConnection(connection_set=found))
 
-        return Response(body=await self._pools.look_ups.run(request.connection, encode))
+        return Response(body=await self._pools.look_ups.run(request, encode))
 
     @handles(GetAllProducerInfo)
     async def get_all_producer_info(self, command: GetAllProducerInfo, request: Request) -> Response:
@@ -338,7 +336,7 @@ class Heartbeats:
             }
             return answer.encoded(ProducerTable(data=data))
 
-        return Response(body=await self._pools.administration.run(request.connection, encode))
+        return Response(body=await self._pools.administration.run(request, encode))
 
     def _member(self, heartbeat: HeartbeatData, request: Request) -> Member:
         return Member(

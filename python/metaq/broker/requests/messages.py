@@ -119,7 +119,7 @@ class Messages:
         if command.sys_flag & SUBSCRIPTION_GIVEN:
             expression = command.subscription or ""
             expression_type = command.expression_type or ""
-            compiled = await self._filters.compile_apart(request.connection, expression_type, expression)
+            compiled = await self._filters.compile_apart(request, expression_type, expression)
             if isinstance(compiled, Call):
                 key = carried_key(expression_type, expression)
                 self._plane.put_function(key, compiled.function, compiled.text)
@@ -147,7 +147,7 @@ class Messages:
         # Answered before the next one is read: otherwise threads would read faster than answers can leave.
         async with self._views:
             record = await self._pools.look_ups.run(
-                request.connection, lambda: viewable_record(self._store, command.physical_offset)
+                request, lambda: viewable_record(self._store, command.physical_offset)
             )
             if record is None:
                 raise Refused(
@@ -179,9 +179,7 @@ class Messages:
             )
             return b"".join(records), stored_ms, physical_offset, is_cut_short
 
-        body, stored_ms, physical_offset, is_cut_short = await self._pools.look_ups.run(
-            request.connection, search
-        )
+        body, stored_ms, physical_offset, is_cut_short = await self._pools.look_ups.run(request, search)
         if not body:
             remark = "no message with that key was stored in that span of time"
             if is_cut_short:
@@ -204,5 +202,5 @@ class Messages:
             first = self._store.min_offset(command.topic, command.queue_id)
             return self._store.store_time_ms(command.topic, command.queue_id, first)
 
-        stored_ms = await self._pools.look_ups.run(request.connection, read)
+        stored_ms = await self._pools.look_ups.run(request, read)
         return Response(fields=StoreTime(timestamp=stored_ms))

@@ -74,7 +74,7 @@ class OpenTransactions:
             )
             return self._lines([self._line(each) for each in letting_others_run(found)], total).encode()
 
-        return Response(body=await self._pools.look_ups.run(request.connection, search))
+        return Response(body=await self._pools.look_ups.run(request, search))
 
     @handles(DecideTransaction)
     async def decide_transaction(self, command: DecideTransaction, request: Request) -> Response:
@@ -82,7 +82,7 @@ class OpenTransactions:
         physical_offset = physical_offset_of(command.offset_id)
         try:
             before = await self._pools.storing.run(
-                request.connection,
+                request,
                 lambda: self._plane.decide_transaction(physical_offset, command.commit),
             )
         except LookupError:
@@ -125,7 +125,7 @@ class OpenTransactions:
                 raise _not_open(offset_id, _ended(before or ""))
             return self._line(found)
 
-        return await self._pools.look_ups.run(request.connection, find)
+        return await self._pools.look_ups.run(request, find)
 
     def _lines(self, lines: list[TransactionLine], total: int) -> TransactionLines:
         return TransactionLines(

@@ -104,7 +104,7 @@ class Recalls:
         handle = self._checked(command)
         try:
             recalled = await self._pools.storing.run(
-                request.connection,
+                request,
                 lambda: self._plane.recall(
                     handle.topic,
                     handle.unique_key,

@@ -70,7 +70,7 @@ class Relays:
         member = self._member(command.consumer_group, command.client_id)
         physical_offset = physical_offset_of(command.msg_id or "")
         record = await self._pools.look_ups.run(
-            request.connection, lambda: readable_record(self._store, physical_offset)
+            request, lambda: readable_record(self._store, physical_offset)
         )
         if record is None:
             raise Refused(
@@ -109,7 +109,7 @@ class Relays:
                 f"the consumers of group {command.group[:128]} answer with {told.size_bytes} bytes, the "
                 f"limit is {STATUS_BYTES_MAX}: ask for one of them",
             )
-        body = await self._pools.reading.run(request.connection, lambda: _together(asked, told.bodies))
+        body = await self._pools.reading.run(request, lambda: _together(asked, told.bodies))
         return Response(body=body)
 
     async def _status(self, member: Member, question: Command, told: _Told) -> None:

@@ -63,7 +63,7 @@ class ReplicationRequests:
     @handles(GetBrokerHaStatus)
     async def get_broker_ha_status(self, command: GetBrokerHaStatus, request: Request) -> Response:
         """The same figures in RocketMQ's words, for `mqadmin haStatus`."""
-        figures = await self._pools.look_ups.run(request.connection, self._store.figures)
+        figures = await self._pools.look_ups.run(request, self._store.figures)
         group, log_end = self._control.status(), figures.commit_log_max_offset
         own = group.node(self._control.node_id)
         if own is not None and own.role == "master":

@@ -75,9 +75,7 @@ class Resets:
             )
         if self._parts.groups.get(command.group) is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
-        wanted = await self._parts.pools.look_ups.run(
-            request.connection, lambda: self._wanted(command, topic)
-        )
+        wanted = await self._parts.pools.look_ups.run(request, lambda: self._wanted(command, topic))
         live = self._parts.clients.consumer_group(command.group)
         # Consumers in broadcast mode keep their own offsets, so the broker can only notify them.
         if not self._parts.switches.server_side_reset or (live is not None and live.broadcasting):
@@ -95,7 +93,7 @@ class Resets:
             wanted if len(wanted) <= LOGGED_MAX else f"{len(wanted)} queues",
         )
         body = await self._parts.pools.look_ups.run(
-            request.connection,
+            request,
             lambda: BoundedAnswer(ResetConsumerOffset).encoded(
                 ResetOffsetBody(offset_table=self._by_queue(command.topic, wanted))
             ),
@@ -152,7 +150,7 @@ class Resets:
                 for queue_id, queue_offset in queues.items():
                     self._parts.plane.reset_offset(group, topic, queue_id, queue_offset)
 
-        await self._parts.pools.administration.run(request.connection, reset)
+        await self._parts.pools.administration.run(request, reset)
         for topic, queues in wanted.items():
             self._parts.statistics.moved(topic, group, queues)
         # The answer promises that the reset survives a crash.
@@ -186,7 +184,7 @@ class Resets:
             return as_map(by_queue), as_list(by_queue)
 
         # Encoded once, however many members there are.
-        mapped, listed = await self._parts.pools.look_ups.run(request.connection, encode)
+        mapped, listed = await self._parts.pools.look_ups.run(request, encode)
         for member in members:
             is_listed = CPP in (request.language, member.language)
             self._parts.tell(member.connection, order, listed if is_listed else mapped)
@@ -209,9 +207,7 @@ class Resets:
         await self._parts.groups.publish([command.dest_group])
         source = self._parts.clients.consumer_group(command.src_group)
         subscribed = None if source is None or command.offline else frozenset(source.subscriptions)
-        wanted = await self._parts.pools.look_ups.run(
-            request.connection, lambda: self._copied(command, subscribed)
-        )
+        wanted = await self._parts.pools.look_ups.run(request, lambda: self._copied(command, subscribed))
         await self._put(request, command.dest_group, wanted)
         peer_log.write(
             _log,

@@ -70,7 +70,7 @@ class Retries:
         host = request.remote.rpartition(":")[0]
         self._budget.check(host)
         stored = await self._pools.storing.run(
-            request.connection, lambda: readable_record(self._store, command.physical_offset)
+            request, lambda: readable_record(self._store, command.physical_offset)
         )
         if stored is None:
             raise Refused(
@@ -102,7 +102,7 @@ class Retries:
                 await self._topics.publish([topic])
         try:
             await self._pools.storing.run(
-                request.connection,
+                request,
                 lambda: self._plane.resend(
                     command.physical_offset,
                     topic,

@@ -118,7 +118,7 @@ class TopicRequests:
         await self._topics.publish([config.topic_name for config in wanted])
 
     async def _apart(self, request: Request, work: Callable[[], _T]) -> _T:
-        return await self._pools.administration.run(request.connection, work)
+        return await self._pools.administration.run(request, work)
 
     async def _delete(self, topic: str, request: Request) -> None:
         await self._apart(request, lambda: self._store.delete_topic(topic))
@@ -186,7 +186,7 @@ class TopicRequests:
                 answer.add(CONFIG_BYTES + len(name) + attributes_bytes(config.attributes))
             return answer.encoded(table)
 
-        body = await self._pools.look_ups.run(request.connection, collect)
+        body = await self._pools.look_ups.run(request, collect)
         return Response(fields=TopicPage(total_topic_num=len(configs)), body=body)
 
     @handles(GetTopicConfig)
@@ -204,9 +204,7 @@ class TopicRequests:
     async def get_topic_stats_info(self, command: GetTopicStatsInfo, request: Request) -> Response:
         config = self._existing(command.topic)
         queues = max(config.read_queue_nums, config.write_queue_nums)
-        body = await self._pools.look_ups.run(
-            request.connection, lambda: self._queue_offsets(command.topic, queues)
-        )
+        body = await self._pools.look_ups.run(request, lambda: self._queue_offsets(command.topic, queues))
         return Response(body=body)
 
     def _queue_offsets(self, topic: str, queues: int) -> bytes:

@@ -82,7 +82,7 @@ class DelayProgress:
 
     @handles(GetAllDelayOffset)
     async def get_all_delay_offset(self, command: GetAllDelayOffset, request: Request) -> Response:
-        offsets = await self._pools.administration.run(request.connection, self._plane.delay_offsets)
+        offsets = await self._pools.administration.run(request, self._plane.delay_offsets)
         return Response(body=self._encode(offsets or {}))
 
     def _encode(self, offsets: dict[int, int]) -> bytes:

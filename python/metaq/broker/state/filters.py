@@ -13,6 +13,7 @@ from metaq.filters.exchange import Description
 from metaq.protocol.bodies import FUNCTION, SQL92, TAG, SubscriptionData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.askers import Peer
 from metaq.settings import Program
 from metaq.work_pools import WorkPool, compilation_pool
 
@@ -60,17 +61,15 @@ class Filters:
             )
         return compile_expression(expression)
 
-    async def compile_apart(
-        self, connection: int, expression_type: str, expression: str
-    ) -> Program | Call | None:
+    async def compile_apart(self, peer: Peer, expression_type: str, expression: str) -> Program | Call | None:
         """The same for a filter that a client has sent: a new expression is compiled off the event loop, in
-        the turn of this connection."""
+        the turn of this peer."""
         if self.is_compiled(expression_type, expression):
             return self.compile(expression_type, expression)
         result = self._under_way.get(expression)
         if result is None:
             result = asyncio.ensure_future(
-                self.pool.run(connection, lambda: self.compile(expression_type, expression))
+                self.pool.run(peer, lambda: self.compile(expression_type, expression))
             )
             self._under_way[expression] = result
             result.add_done_callback(lambda done: self._ended(expression, done))
@@ -82,11 +81,11 @@ class Filters:
         if not result.cancelled():
             result.exception()  # Nobody may be left to hear of it.
 
-    async def compile_all_apart(self, connection: int, subscriptions: Iterable[SubscriptionData]) -> None:
+    async def compile_all_apart(self, peer: Peer, subscriptions: Iterable[SubscriptionData]) -> None:
         """Compiles the new ones among these filters. The answers to pulls say what is wrong with one."""
         for entry in subscriptions:
             with suppress(BadExpression):
-                await self.compile_apart(connection, entry.expression_type, entry.sub_string)
+                await self.compile_apart(peer, entry.expression_type, entry.sub_string)
 
     def is_compiled(self, expression_type: str, expression: str) -> bool:
         """Whether `compile` takes no time: only SQL92 does."""

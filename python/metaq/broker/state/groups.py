@@ -200,7 +200,7 @@ class Groups:
     async def update_and_create_group_list(
         self, command: UpdateAndCreateSubscriptionGroupList, request: Request
     ) -> None:
-        body = await read_body(self._pools.reading, request.connection, request.body, SubscriptionGroupList)
+        body = await read_body(self._pools.reading, request, request.body, SubscriptionGroupList)
         wanted = body.group_config_list
         if len(wanted) > LIST_MAX:
             raise Refused(
@@ -235,7 +235,7 @@ class Groups:
                     table.forbidden_table[name] = topics
             return answer.encoded(table)
 
-        body = await self._pools.look_ups.run(request.connection, collect)
+        body = await self._pools.look_ups.run(request, collect)
         return Response(fields=GroupPage(total_group_num=len(configs)), body=body)
 
     @handles(GetSubscriptionGroupConfig)

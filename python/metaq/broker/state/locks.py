@@ -273,7 +273,7 @@ class QueueLocks:
         body = LockBatchResponseBody(lock_ok_mq_set=granted)
         if len(granted) <= QUEUES_AT_ONCE:
             return Response(body=body.encode())
-        return Response(body=await self._pools.look_ups.run(request.connection, body.encode))
+        return Response(body=await self._pools.look_ups.run(request, body.encode))
 
     async def _lock_in_steps(self, asked: LockBatchRequestBody, sender: Sender) -> list[MessageQueue]:
         granted: list[MessageQueue] = []
@@ -309,7 +309,7 @@ class QueueLocks:
 
     async def _read(self, request: Request) -> LockBatchRequestBody:
         body = request.body
-        return _checked(await read_body(self._pools.reading, request.connection, body, LockBatchRequestBody))
+        return _checked(await read_body(self._pools.reading, request, body, LockBatchRequestBody))
 
     def _put(self, group: str, queue_key: QueueKey, lease: Lease) -> None:
         of_group = self._leases.setdefault(group, {})

@@ -253,7 +253,7 @@ class Offsets:
                         add(topic, group)
             return answer.encoded(_OffsetFile(table, version))
 
-        return Response(body=await self._pools.administration.run(request.connection, collect))
+        return Response(body=await self._pools.administration.run(request, collect))
 
 
 @dataclass(frozen=True, slots=True)

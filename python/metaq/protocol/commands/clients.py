@@ -68,11 +68,14 @@ class LockBatchQueues(
     body_bytes_max=MIB,
     answer_max=AnswerMax(),
     ends_with_connection=False,
+    has_reserved_slots=True,
 ):
     """Body: LockBatchRequestBody; body of the answer: LockBatchResponseBody."""
 
 
-class UnlockBatchQueues(Command, code=42, permission="read", resources="body", body_bytes_max=MIB):
+class UnlockBatchQueues(
+    Command, code=42, permission="read", resources="body", body_bytes_max=MIB, has_reserved_slots=True
+):
     """Body: LockBatchRequestBody."""
 
 

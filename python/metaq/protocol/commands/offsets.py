@@ -73,7 +73,12 @@ class StoreTime(Fields):
 
 
 class GetEarliestMessageStoreTime(
-    Command, code=32, permission="describe", resources={"topic": "topic"}, reply=StoreTime
+    Command,
+    code=32,
+    permission="describe",
+    resources={"topic": "topic"},
+    reply=StoreTime,
+    ends_with_connection=True,
 ):
     """−1 if the queue is empty."""
 

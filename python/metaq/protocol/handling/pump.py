@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,9 +15,9 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers, Unfinished
 from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.handling.local_peers import source_of
+from metaq.protocol.handling.askers import Asker, asker_of
 from metaq.protocol.handling.peer_log import peer_log
-from metaq.protocol.handling.slots import QUESTION_BYTES, QuestionLimits, Questions, Slots
+from metaq.protocol.handling.slots import QUESTION_BYTES, Kind, QuestionLimits, Questions, Slots
 from metaq.protocol.handling.slow_requests import SlowRequests
 from metaq.protocol.reply import Reply
 
@@ -37,15 +35,13 @@ TASKS_PER_CONNECTION_MAX: Final = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Queued:
-    """A request that waits for a slot."""
+    """A request that has a slot or waits for one."""
 
     rest: Unfinished
     request: Request
     began_s: float
-
-
-_Line = OrderedDict[_Queued, None]
-"""Requests in the order of their turns. One in the middle can be taken out as fast as the first one."""
+    asker: Asker
+    kind: Kind
 
 
 class Pump:
@@ -76,18 +72,14 @@ class Pump:
         self._listener = listener
         self._handlers = handlers
         self._on_closed = on_closed
-        self._slots = Slots(tasks_max, tasks_per_connection_max, listener.pause)
+        self._slots: Slots[_Queued] = Slots(tasks_max, tasks_per_connection_max, listener.pause)
         self._question_limits = questions or QuestionLimits()
         self._questions = Questions(self._question_limits)
         self._slow_requests = slow_requests or SlowRequests(listener, limit_ms=0)
-        self._tasks: dict[asyncio.Future[Any], Request] = {}
+        self._tasks: dict[asyncio.Future[Any], _Queued] = {}
         """The requests under way."""
         self._asking: dict[int, set[asyncio.Future[Any]]] = {}
         """Connection → its requests under way that only ask."""
-        self._queued: tuple[_Line, _Line, _Line] = (OrderedDict(), OrderedDict(), OrderedDict())
-        """Requests that wait for a slot: vital ones, the only ones of their connections, and others."""
-        self._queued_of: dict[int, dict[_Queued, _Line]] = {}
-        """Connection → its requests that wait for a slot, and in which line."""
         self._set_aside: dict[int, set[asyncio.Future[Any]]] = {}
         """Connection → its requests that wait for another client."""
         self._clients_s: dict[asyncio.Future[Any], float] = {}
@@ -106,7 +98,7 @@ class Pump:
         """Gives every request from now on to other handlers. Returns once those that the former handlers had
         begun are answered: what takes longer than `timeout` is cancelled and refused."""
         self._handlers = handlers
-        self._start_all()
+        self._start_queued(anyhow=True)
         begun = self._tasks.keys() - {asyncio.current_task()}
         if begun:
             _, late = await asyncio.wait(begun, timeout=timeout)
@@ -121,7 +113,7 @@ class Pump:
         self._drain()
         self._pause()
         self._loop = None
-        self._start_all()
+        self._start_queued(anyhow=True)
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=timeout)
             for task in late:
@@ -168,14 +160,14 @@ class Pump:
         task that handles no request, or that waits already. Raises Refused past the limits."""
         task = asyncio.current_task()
         request = None if task is None else self._tasks.get(task)
-        if task is None or request is None or task in self._set_aside.get(request.connection, ()):
+        if task is None or request is None or task in self._set_aside.get(request.asker.connection, ()):
             yield
             return
-        connection, address = request.connection, source_of(request.remote)
+        address, connection = request.asker
         size_bytes += questions * QUESTION_BYTES
         self._questions.add(connection, address, size_bytes)
         self._set_aside.setdefault(connection, set()).add(task)
-        self._slots.give_back(connection)
+        self._slots.give_back(request)
         self._start_queued()
         began_s = time.monotonic()
         try:
@@ -183,7 +175,7 @@ class Pump:
         finally:
             waited_s = time.monotonic() - began_s
             self._clients_s[task] = self._clients_s.get(task, 0.0) + waited_s
-            self._slots.take(connection)
+            self._slots.take(request)
             aside = self._set_aside[connection]
             aside.discard(task)
             if not aside:
@@ -264,68 +256,42 @@ class Pump:
                 self._on_closed(event)
 
     def _finish_later(self, rest: Unfinished, request: Request, began_s: float) -> None:
-        is_vital = rest.command.has_reserved_slots
-        is_new = self._slots.of(request.connection) == 0
-        queued = _Queued(rest, request, began_s)
-        if self._slots.has_room(is_new=is_new, is_vital=is_vital):
+        asker, command = asker_of(request), rest.command
+        kind = self._slots.kind_of(
+            asker.connection, is_vital=command.has_reserved_slots, only_asks=command.ends_with_connection
+        )
+        queued = _Queued(rest, request, began_s, asker, kind)
+        if self._slots.has_room(asker.source, kind):
+            self._slots.take(queued)
             self._start(queued)
         else:
-            self._slots.wait(request.connection)
-            line = self._queued[0 if is_vital else 1 if is_new else 2]
-            line[queued] = None
-            self._queued_of.setdefault(request.connection, {})[queued] = line
+            self._slots.wait(queued)
 
     def _start(self, queued: _Queued) -> None:
-        rest, request = queued.rest, queued.request
-        task = asyncio.ensure_future(rest)
-        self._tasks[task] = request
-        if rest.command.ends_with_connection:
-            self._asking.setdefault(request.connection, set()).add(task)
-        self._slots.take(request.connection)
-        task.add_done_callback(functools.partial(self._finished, request, queued.began_s))
+        task = asyncio.ensure_future(queued.rest)
+        self._tasks[task] = queued
+        if queued.rest.command.ends_with_connection:
+            self._asking.setdefault(queued.asker.connection, set()).add(task)
+        task.add_done_callback(self._finished)
 
-    def _start_queued(self) -> None:
-        """Starts the requests that wait, as far as there are slots."""
-        vital, new, others = self._queued
-        while True:
-            if vital and self._slots.has_room(is_vital=True):
-                line = vital
-            elif new and self._slots.has_room(is_new=True):
-                line = new
-            elif others and self._slots.has_room():
-                line = others
-            else:
-                return
-            self._start_first(line)
+    def _start_queued(self, *, anyhow: bool = False) -> None:
+        """Starts the requests that wait: as far as there are slots, or all of them."""
+        while (queued := self._slots.begin_next(anyhow=anyhow)) is not None:
+            self._start(queued)
 
-    def _start_first(self, line: _Line) -> None:
-        queued = next(iter(line))
-        self._leave_line(queued)
-        self._start(queued)
-        self._slots.end_wait(queued.request.connection)
-
-    def _leave_line(self, queued: _Queued) -> None:
-        of_connection = self._queued_of[queued.request.connection]
-        del of_connection.pop(queued)[queued]
-        if not of_connection:
-            del self._queued_of[queued.request.connection]
-
-    def _start_all(self) -> None:
-        """Starts the requests that wait, whether there are slots or not."""
-        for line in self._queued:
-            while line:
-                self._start_first(line)
-
-    def _finished(self, request: Request, began_s: float, task: asyncio.Future[None]) -> None:
-        connection = self._tasks.pop(task).connection
+    def _finished(self, task: asyncio.Future[None]) -> None:
+        queued = self._tasks.pop(task)
+        connection = queued.asker.connection
         asking = self._asking.get(connection)
         if asking is not None:
             asking.discard(task)
             if not asking:
                 del self._asking[connection]
-        self._slots.give_back(connection)
-        self._slow_requests.check(request, began_s, self._clients_s.pop(task, 0.0))
-        if not task.cancelled() and (error := task.exception()) is not None:
+        self._slots.give_back(queued)
+        self._slow_requests.check(queued.request, queued.began_s, self._clients_s.pop(task, 0.0))
+        if task.cancelled():
+            queued.rest.drop()  # It may not have begun.
+        elif (error := task.exception()) is not None:
             _log.error("a request was not answered", exc_info=error)
         self._start_queued()
 
@@ -333,11 +299,10 @@ class Pump:
         """Gives up the requests of a connection that has closed, apart from changes that have begun."""
         for task in (*self._set_aside.get(connection, ()), *self._asking.get(connection, ())):
             task.cancel()
-        for queued in list(self._queued_of.get(connection, ())):
+        for queued in self._slots.waiting(connection):
             if queued.rest.command.ends_with_connection:
-                self._leave_line(queued)
+                self._slots.drop(queued)
                 queued.rest.drop()
-                self._slots.end_wait(connection)
 
     def _abandon(self, connection: int, reason: str) -> None:
         for future in self._waiting.pop(connection, {}).values():

@@ -42,6 +42,7 @@ from metaq.protocol.commands.clients import (
 from metaq.protocol.dispatch import RESPONDED, Response
 from metaq.protocol.errors import Refused
 from metaq.work_pools import WorkPools
+from tests.support.fake_request import FakeRequest
 
 # A 4.x client sends neither a fingerprint nor withoutSub.
 OLD_CLIENTS_BODY = b"""{"clientID":"10.0.0.1@7",
@@ -432,7 +433,7 @@ def test_a_client_that_leaves_while_its_filter_is_compiled_is_not_taken(
 ) -> None:
     async def scenario() -> None:
         gate = threading.Event()
-        blocked = asyncio.create_task(desk.filters.pool.run(9, gate.wait))
+        blocked = asyncio.create_task(desk.filters.pool.run(FakeRequest(connection=9), gate.wait))
         await asyncio.sleep(0)
         beats = []
         for connection, group in ((1, "gone"), (2, "here")):
@@ -455,7 +456,7 @@ def test_many_requests_with_one_new_expression_compile_it_once(
 ) -> None:
     async def scenario() -> None:
         pulls = [
-            asyncio.create_task(desk.filters.compile_apart(1, "SQL92", "of_many_queues = 1"))
+            asyncio.create_task(desk.filters.compile_apart(FakeRequest(), "SQL92", "of_many_queues = 1"))
             for _ in range(500)
         ]
         await asyncio.sleep(0)
@@ -464,7 +465,7 @@ def test_many_requests_with_one_new_expression_compile_it_once(
         assert isinstance(programs[0], asyncio.CancelledError)
         assert all(program == programs[1] for program in programs[2:])
         with pytest.raises(Refused, match="column 22"):
-            await desk.filters.compile_apart(1, "SQL92", "of_many_queues_too = = 1")
+            await desk.filters.compile_apart(FakeRequest(), "SQL92", "of_many_queues_too = = 1")
 
     asyncio.run(scenario())
     assert len(compiling_threads) == 1

@@ -22,6 +22,7 @@ class FakeRequest:
     """Counts how often somebody asks for its connection."""
 
     looks = 0
+    remote = "127.0.0.1:50000"
 
     def __init__(self, connection: int) -> None:
         self._connection = connection
@@ -53,5 +54,5 @@ def test_the_end_of_a_connection_costs_what_it_has_waiting() -> None:
         pump._cancel(connection)
     assert dropped == list(range(1_000)), "changes wait on"
     assert FakeRequest.looks <= 10 * 1_000, "and not once for each that waits"
-    assert sum(map(len, pump._queued)) == 1_000
-    assert len(pump._queued_of) == 1_000
+    assert pump._slots.waiting_count() == 1_000
+    assert all(len(pump._slots.waiting(connection)) == 1 for connection in range(1_000))
