@@ -34,7 +34,8 @@ class Host:
         self.running = False
         self.frozen = False
         self.powered_off = False
-        self.connections: set[Connection] = set()
+        # In order, which a set of objects does not have: the same seed must give the same run.
+        self.connections: dict[Connection, None] = {}
         self.node: SimNode | None = None
         self.conductor: Conductor | FixedConductor | None = None
         self._task: asyncio.Task[None] | None = None

@@ -92,8 +92,8 @@ class Connection:
         self.receivers: list[Callable[[Any], None] | None] = [None, None]
         self.closers: list[Callable[[], None] | None] = [None, None]
         self.closed = [False, False]
-        client.connections.add(self)
-        server.connections.add(self)
+        client.connections[self] = None
+        server.connections[self] = None
 
     def side(self, host: Host) -> int:
         return 0 if host is self._ends[0] else 1
@@ -145,7 +145,7 @@ class Connection:
     def _closed_by_peer(self, side: int) -> None:
         if not self.closed[side]:
             self.closed[side] = True
-            self._ends[side].connections.discard(self)
+            self._ends[side].connections.pop(self, None)
             closer = self.closers[side]
             if closer is not None:
                 closer()
@@ -156,13 +156,13 @@ class Connection:
         if not self.closed[side]:
             self._travel(side, _CLOSE)
             self.closed[side] = True
-            host.connections.discard(self)
+            host.connections.pop(self, None)
 
     def vanish(self, host: Host) -> None:
         """One end is gone without a word, as after a power loss."""
         side = self.side(host)
         self.closed[side] = True
-        host.connections.discard(self)
+        host.connections.pop(self, None)
 
 
 _CLOSE = object()
