@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
+from collections import OrderedDict
 from enum import Enum
 
 from metaq._core import BrokerPlane, Clock, StoreFailure, decode_records
@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 BATCH_COUNT_MAX = 256
 TURN_COUNT_MAX = 10_000
 """The most half messages in one turn, oldest first; the others wait for the next turn."""
+GROUPS_REMEMBERED_MAX = 1_000
+"""Producer groups whose members take turns. A group that is forgotten begins with its first member again."""
 HOUR_MS = 3_600_000
 
 
@@ -39,6 +41,23 @@ class Step(Enum):
     ASK = 0
     RENEW = 1
     GIVE_UP = 2
+
+
+class MemberTurns:
+    """The number of the member that each producer group is asked through next."""
+
+    def __init__(self) -> None:
+        self._next: OrderedDict[str, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._next)
+
+    def next_of(self, group: str) -> int:
+        number = self._next.pop(group, 0)
+        self._next[group] = number + 1
+        if len(self._next) > GROUPS_REMEMBERED_MAX:
+            self._next.popitem(last=False)
+        return number
 
 
 class TransactionChecks:
@@ -61,6 +80,7 @@ class TransactionChecks:
         self._pools = pools
         self._checked_ms = clock.now_ms()
         self._turning = asyncio.Lock()
+        self._members = MemberTurns()
 
     async def load(self) -> None:
         """Finds the open transactions. Call it after the committed offsets are loaded and before the plane
@@ -166,18 +186,11 @@ class TransactionChecks:
             topic=half.topic,
             bname=self._options.broker.name,
         )
-        first = first_asked(unique_key, number_of(half.properties.get(TRANSACTION_CHECKS)))
+        first = self._members.next_of(group)
         for turn in range(len(members)):
             member = members[(first + turn) % len(members)]
             if self._pump.send_oneway(member.connection, command, copy):
                 return
-
-
-def first_asked(unique_key: str, checks: int) -> int:
-    """The number of the member of its group that is asked first about a transaction. It follows from the
-    message, so that nothing is kept for any group: each check asks the next member, and different messages
-    begin with different ones."""
-    return zlib.crc32(unique_key.encode()) + checks
 
 
 def next_step(checks: int, age_ms: int, *, is_immune: bool, options: BrokerOptions) -> Step:

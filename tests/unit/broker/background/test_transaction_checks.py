@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.broker.background.transaction_checks import HOUR_MS, Step, first_asked, next_step
+from metaq.broker.background.transaction_checks import (
+    GROUPS_REMEMBERED_MAX,
+    HOUR_MS,
+    MemberTurns,
+    Step,
+    next_step,
+)
 from metaq.broker.options import BrokerOptions
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 
@@ -32,10 +38,12 @@ def test_asked_left_alone_or_given_up(checks: int, age_ms: int, is_immune: bool,
     assert next_step(checks, age_ms, is_immune=is_immune, options=OPTIONS) is step
 
 
-def test_each_check_asks_another_member_and_nothing_is_kept_for_it() -> None:
-    members = 3
-    for unique_key in ("", "7F000001AAAA", "7F000001AAAB"):
-        asked = [first_asked(unique_key, checks) % members for checks in range(members)]
-        assert sorted(asked) == [0, 1, 2], "all of them in turn"
-    firsts = {first_asked(f"7F000001{number}", 0) % members for number in range(50)}
-    assert firsts == {0, 1, 2}, "different transactions begin with different members"
+def test_members_take_turns_and_only_the_last_groups_are_remembered() -> None:
+    turns = MemberTurns()
+    assert [turns.next_of("p") for _ in range(3)] == [0, 1, 2]
+    for number in range(2 * GROUPS_REMEMBERED_MAX):
+        turns.next_of(f"p{number}")
+        turns.next_of("p")
+    assert len(turns) == GROUPS_REMEMBERED_MAX
+    assert turns.next_of("p") == 3 + 2 * GROUPS_REMEMBERED_MAX, "a group that is in use is not forgotten"
+    assert turns.next_of("p0") == 0
