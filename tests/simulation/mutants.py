@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
 from metaq.ha.actions import Action, SetRequired, Stream
-from metaq.ha.conducting import node_driver
-from metaq.ha.decisions import candidate, following, master, membership
-from metaq.ha.group_record import GroupRecord, Member
+from metaq.ha.conducting import conductor, node_driver
+from metaq.ha.conducting.node_files import NodeRecord
+from metaq.ha.decisions import candidate, following, incarnation, master, membership
+from metaq.ha.group_record import Beat, GroupRecord, Member
+from metaq.ha.node import Opened
 from metaq.ha.registers import register_session
 from metaq.ha.view import Own, PendingSwap, Source, View
 
@@ -53,6 +55,15 @@ async def _without_intent(self: node_driver.NodeDriver, end: int) -> None:
     await self.save(self.kept.with_history(self.kept.history.truncate(end)))
 
 
+def _without_the_journal(kept: NodeRecord | None, opened: Opened) -> str:
+    return incarnation.why_new_incarnation(kept, replace(opened, state_version=_NEWEST))
+
+
+def _beat_without_the_journal(kept: NodeRecord, opened: Opened, beat: Beat) -> bool:
+    return incarnation.is_behind_its_beat(kept, replace(opened, state_version=_NEWEST), beat)
+
+
+_NEWEST = (2**62, 0)
 _FINISH_SWAP = register_session.RegisterSession.finish_swap
 
 MUTANTS: dict[str, Mutant] = {
@@ -89,6 +100,13 @@ MUTANTS: dict[str, Mutant] = {
     "truncation_intent_skipped": Mutant(
         patches=((node_driver.NodeDriver, "_truncate", _without_intent),),
         scenarios=("stale_tail_behind_a_hole",),
+    ),
+    "elected_without_the_journal": Mutant(
+        patches=(
+            (node_driver, "why_new_incarnation", _without_the_journal),
+            (conductor, "is_behind_its_beat", _beat_without_the_journal),
+        ),
+        scenarios=("older_journal",),
     ),
     "wiped_replica_electable": Mutant(
         patches=(

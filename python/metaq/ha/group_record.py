@@ -125,6 +125,8 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     promised_epoch: Epoch
     sequence: Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
     state: NodeState
+    state_version: tuple[Epoch, Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]] = (0, 0)
+    """The newest entry of the control state in the node's journal."""
 
     @property
     def member(self) -> Member:

@@ -145,7 +145,7 @@ class Conductor:
         own_beat = self.session.beats.get(self._identity.node_id)
         if own_beat is not None and is_behind_its_beat(kept, opened, own_beat.beat):
             _log.warning("node %d lost what its last beat had: a new incarnation", self._identity.node_id)
-            await self.driver.renew()
+            await self.driver.renew(opened)
 
     async def _beat_regularly(self) -> None:
         while True:
@@ -172,6 +172,7 @@ class Conductor:
             promised_epoch=kept.promised_epoch,
             sequence=self._beat_sequence,
             state=self._node_state(facts.disk),
+            state_version=facts.state_version,
         )
 
     def _node_state(self, disk: Disk) -> NodeState:

@@ -45,6 +45,9 @@ class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its last role was that of a master."""
     cluster_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     """The identity of the register whose group the store belongs to."""
+    state_version: tuple[Epoch, Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]] | None = None
+    """The newest entry of the control state when the node took its last role. None was written by a version
+    that kept no mark beside the journal."""
 
     @property
     def history(self) -> History:
