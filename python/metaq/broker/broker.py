@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from metaq._core import Clock, Listener, Store
@@ -19,6 +19,7 @@ from metaq.broker.replication.apache_start import ApacheCopy, plan_copy
 from metaq.broker.replication.group import Group
 from metaq.broker.state.clients import Change, ConsumerGroup, Member
 from metaq.broker.state.runtime_switches import Switches
+from metaq.journal.journal import Entry
 from metaq.settings import StoreSettings
 
 _log = logging.getLogger(__name__)
