@@ -211,6 +211,7 @@ _DEAD: Final = ("gone", "failed")
 NODE_WORDS: Final = {
     "gone": "does not answer",
     "failed": "has a disk that fails or hangs",
+    "full": "has a full disk",
     "catching up": "is catching up",
     "waiting": "waits for a master to copy from",
     "candidate": "wants to become master",

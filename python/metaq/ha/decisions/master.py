@@ -12,7 +12,7 @@ from metaq.ha.actions import (
     Swap,
     Wait,
 )
-from metaq.ha.decisions.membership import behind_s, is_beating, is_leaving, must_acknowledge
+from metaq.ha.decisions.membership import behind_s, is_beating, is_full, is_leaving, must_acknowledge
 from metaq.ha.group_record import NO_MASTER, GroupRecord, Member
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, SendGate, SwapPurpose, View
@@ -39,12 +39,16 @@ def decide_master(view: View) -> list[Action]:
 
 
 def lagging(view: View, record: GroupRecord) -> frozenset[Member]:
-    """Returns the members that are too far behind to stay in the set."""
+    """Returns the members that are too far behind to stay in the set, or say that they cannot stay."""
     return frozenset(
         member
         for member in record.in_sync
         if member != view.own.member
-        and (behind_s(view, member) >= view.settings.behind_limit_s or is_leaving(view, member))
+        and (
+            behind_s(view, member) >= view.settings.behind_limit_s
+            or is_leaving(view, member)
+            or is_full(view, member)
+        )
     )
 
 
@@ -105,6 +109,7 @@ def _joiner(view: View, record: GroupRecord) -> Member | None:
             link.connected
             and member not in record.members
             and not is_leaving(view, member)
+            and not is_full(view, member)
             and behind_s(view, member) < view.settings.behind_limit_s
             and link.caught_up_at >= view.own.role_since
             and link.state_version >= view.own.state_version
@@ -165,6 +170,8 @@ def _hand_over(view: View, record: GroupRecord) -> Swap | EndSwitch | None:
         return EndSwitch(f"node {switch.target} is master already")
     if target is None:
         return EndSwitch(f"node {switch.target} is not in sync, so it cannot become master without losses")
+    if is_full(view, target):
+        return EndSwitch(f"the disk of node {switch.target} is full, so it cannot take messages")
     link = view.links.get(target)
     drained = own.gate is SendGate.HOLD and own.confirmed_end == own.appended_end
     if not drained or link is None or not link.connected or not view.register.readable:
@@ -207,7 +214,8 @@ def _gate(view: View, record: GroupRecord) -> list[Action]:
 def wanted_gate(view: View, record: GroupRecord) -> tuple[SendGate, str]:
     """Returns whether to take requests that append, and why not."""
     own, settings = view.own, view.settings
-    if own.disk is not Disk.HEALTHY:
+    # A store with a full disk refuses messages by itself, but not what makes room.
+    if own.disk not in (Disk.HEALTHY, Disk.FULL):
         return SendGate.REFUSE, f"the disk of the master is {own.disk.value}"
     if settings.replicas is ReplicaMode.ASYNC:
         if view.now >= own.acknowledge_until:

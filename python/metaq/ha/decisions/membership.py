@@ -23,7 +23,7 @@ def is_electable(record: GroupRecord, member: Member) -> bool:
 
 def is_beating(view: View, seen: SeenBeat | None) -> bool:
     """Whether a node is alive and well as far as the register shows."""
-    if seen is None or seen.beat.state is NodeState.FAILED:
+    if seen is None or seen.beat.state in (NodeState.FAILED, NodeState.FULL):
         return False
     # One beat may be late by a poll, so a node is given up after two.
     limit_s = view.settings.beat_interval_s * 2 + view.settings.poll_interval_s / 2
@@ -71,7 +71,14 @@ def behind_s(view: View, member: Member) -> float:
 def is_leaving(view: View, member: Member) -> bool:
     """Whether a node has said that it is about to stop."""
     seen = view.beats.get(member.id)
-    return seen is not None and seen.beat.member == member and seen.beat.state is NodeState.LEAVING
+    leaving = (NodeState.LEAVING, NodeState.LEFT)
+    return seen is not None and seen.beat.member == member and seen.beat.state in leaving
+
+
+def is_full(view: View, member: Member) -> bool:
+    """Whether a node has said that its disk takes no records."""
+    seen = view.beats.get(member.id)
+    return seen is not None and seen.beat.member == member and seen.beat.state is NodeState.FULL
 
 
 def must_acknowledge(record: GroupRecord, pending: PendingSwap | None) -> frozenset[Member]:

@@ -42,6 +42,8 @@ def state_of(record: GroupRecord | None, member: Member, state: NodeState) -> No
     """Returns the word for a node that lives."""
     if state is NodeState.FAILED:
         return "failed"
+    if state is NodeState.FULL:
+        return "full"
     if state is NodeState.CANDIDATE:
         return "candidate"
     if state is NodeState.LEAVING:
@@ -63,7 +65,8 @@ def fixed_status(name: str, view: FixedView, address: str, master_address: str) 
         is_streaming = view.source is not None and view.source.state is SourceState.STREAMING
         master = NodeStatus(MASTER_ID, master_address, "master", "in sync" if is_streaming else "gone")
         state: NodeStateWord = "catching up" if is_streaming else "waiting"
-        state = state if own.disk is Disk.HEALTHY else "failed"
+        if own.disk is not Disk.HEALTHY:
+            state = "full" if own.disk is Disk.FULL else "failed"
         replica = NodeStatus(own.member.id, address, "replica", state)
         return GroupStatus(name, own.epoch, MASTER_ID, min_in_sync, (), (master, replica))
     links = {link.member.id: link for link in sorted(view.links.values(), key=lambda link: link.contact_at)}
@@ -86,8 +89,12 @@ def _own_status(view: View, address: str) -> NodeStatus:
     own, record = view.own, view.register.record
     is_master = own.role is Role.MASTER
     seen = view.beats.get(own.member.id)
-    state = NodeState(own.role.value) if own.disk is Disk.HEALTHY else NodeState.FAILED
-    if state is NodeState.REPLICA and seen is not None and seen.beat.state is NodeState.LEAVING:
+    state = NodeState(own.role.value)
+    if own.disk is Disk.FULL:
+        state = state if is_master else NodeState.FULL
+    elif own.disk is not Disk.HEALTHY:
+        state = NodeState.FAILED
+    if state is NodeState.REPLICA and seen is not None and is_leaving(view, own.member):
         state = NodeState.LEAVING
     return NodeStatus(
         id=own.member.id,

@@ -14,7 +14,7 @@ from metaq.protocol.command import AnswerMax, Command
 from metaq.protocol.ranges import Int32
 
 NodeRole = Literal["master", "replica"]
-NodeStateWord = Literal["in sync", "catching up", "waiting", "leaving", "candidate", "failed", "gone"]
+NodeStateWord = Literal["in sync", "catching up", "waiting", "leaving", "candidate", "failed", "full", "gone"]
 
 STATES: Final[dict[NodeStateWord, str]] = {
     "in sync": "holds every acknowledged message",
@@ -23,6 +23,7 @@ STATES: Final[dict[NodeStateWord, str]] = {
     "leaving": "was asked to stop, and relays clients to the master until then",
     "candidate": "wants to become master",
     "failed": "has a disk that fails or hangs",
+    "full": "has no room on its disk, so it takes no messages",
     "gone": "does not answer",
 }
 """The words for the state of a node, and what each of them means."""

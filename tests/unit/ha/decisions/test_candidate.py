@@ -42,6 +42,10 @@ def test_the_newest_control_state_goes_before_the_longest_log() -> None:
     assert isinstance(decided(candidate(state_version=(5, 9)), beats=older), Swap)
 
 
+def test_a_node_whose_disk_is_full_does_not_stand() -> None:
+    assert isinstance(decided(candidate(disk=Disk.FULL), record=RECORD.replace(master=0)), Wait)
+
+
 def test_it_waits_a_moment_for_the_others() -> None:
     assert decided(candidate(role_since=NOW - 0.1)).until == pytest.approx(NOW + 0.15)
 
