@@ -225,6 +225,16 @@ class Broker:
         if was_replica:
             await self.become_replica()
 
+    def follow_state(self, entries: Sequence[Entry]) -> None:
+        """Lets a replica serve by control state that was replaced as a whole."""
+        if self.replica is not None:
+            self.replica.state.follow(entries)
+
+    async def hold_deliveries(self) -> None:
+        """Delivers no delayed message until `release_requests`: the next master goes on with the next one."""
+        if isinstance(self._role, Master) and not await self._role.state.delays.hold():
+            _log.warning("a delivery of delayed messages takes long, and the next master may repeat it")
+
     async def drain_state(self) -> None:
         """Writes everything that the next master must know, while no request changes it."""
         if isinstance(self._role, Master):
@@ -239,6 +249,8 @@ class Broker:
     def release_requests(self) -> None:
         """Lets the requests that were held be handled by the role of now."""
         self._end_hold_later(None)
+        if isinstance(self._role, Master):
+            self._role.state.delays.release()
         self.node.pump.release()
         self.listener.release_appends()
 

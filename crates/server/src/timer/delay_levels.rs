@@ -63,7 +63,7 @@ impl DelayLevels {
     pub fn run(&self) {
         while self.rounds.pause(POLL) {
             for level in 1..=self.levels_ms.len() {
-                while !self.rounds.is_stopped() && self.deliver_due(level) {}
+                while !self.rounds.is_stopped() && !self.rounds.is_held() && self.deliver_due(level) {}
             }
         }
     }
