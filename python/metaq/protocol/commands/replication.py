@@ -46,6 +46,12 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """How much of the log it lacks; None if nobody knows."""
     lag_ms: _Count | None = None
     """How long ago it had everything; None if nobody knows."""
+    ack_ms: _Count | None = None
+    """How long it takes to acknowledge messages to its master; None without traffic."""
+    reason: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    """Why it is not in sync, as it says itself."""
+    same_id: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    """The address of another node that was given the same id."""
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
