@@ -79,7 +79,9 @@ def _merged(node: NodeStatus, own: NodeStatus | None, base: GroupStatus, busy: C
     elif state == "catching up" and node.id in base.in_sync and node.lag_bytes == 0:
         # A replica with a fixed master never hears that it is in the set.
         state = "in sync"
-    return msgspec.structs.replace(node, role=role, state=state, address=own.address)
+    return msgspec.structs.replace(
+        node, role=role, state=state, address=own.address, reason=own.reason, same_id=own.same_id
+    )
 
 
 def _gone(node: NodeStatus) -> NodeStatus:

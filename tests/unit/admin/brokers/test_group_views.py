@@ -125,4 +125,5 @@ def test_the_document_has_exactly_the_promised_fields() -> None:
     status = combined("g", {"h:1": seen_by(1)}, None)
     document = msgspec.json.decode(msgspec.json.encode(status))
     assert list(document) == ["name", "epoch", "master", "min_in_sync", "in_sync", "nodes"]
-    assert list(document["nodes"][0]) == ["id", "address", "role", "state", "lag_bytes", "lag_ms"]
+    fields = ["id", "address", "role", "state", "lag_bytes", "lag_ms", "ack_ms", "reason", "same_id"]
+    assert list(document["nodes"][0]) == fields
