@@ -61,7 +61,8 @@ struct Conversation {
     /// In the order of the deadlines; answered requests may still be here.
     deadlines: VecDeque<(Instant, i32)>,
     next_opaque: i32,
-    heard_at: Instant,
+    /// When the master last sent something on this connection.
+    heard_at: Option<Instant>,
 }
 
 impl Link {
@@ -208,8 +209,8 @@ impl Link {
         waiting.into_iter().chain(written).min().unwrap_or_else(|| Instant::now() + LONG)
     }
 
-    /// Answers requests whose time is over. Returns true if the master has been silent for as long: then the connection is
-    /// of no use.
+    /// Answers requests whose time is over. Returns true if the master has been silent for as long, or has never sent
+    /// anything on this connection: then the connection is of no use.
     fn end_overdue(&self, talk: &mut Conversation, now: Instant) -> bool {
         loop {
             let mut inbox = self.inbox.lock();
@@ -227,7 +228,7 @@ impl Link {
             is_overdue |= unanswered.is_some();
             unanswered.iter().for_each(|unanswered| self.refuse_unanswered(unanswered, &self.no_answer()));
         }
-        is_overdue && now.duration_since(talk.heard_at) >= self.limits.timeout
+        is_overdue && talk.heard_at.is_none_or(|at| now.duration_since(at) >= self.limits.timeout)
     }
 
     fn no_answer(&self) -> String {
@@ -269,7 +270,7 @@ impl Conversation {
             unanswered: HashMap::default(),
             deadlines: VecDeque::new(),
             next_opaque: 0,
-            heard_at: Instant::now(),
+            heard_at: None,
         }
     }
 
@@ -299,7 +300,7 @@ impl Conversation {
 
     /// Passes every whole answer in the input on to the client that waits for it.
     fn take_answers(&mut self, frame_bytes_max: usize) -> Result<(), WireError> {
-        self.heard_at = Instant::now();
+        self.heard_at = Some(Instant::now());
         let mut start = 0;
         while let Some(frame) = next_frame(&self.input[start..], frame_bytes_max)? {
             start += frame.size;
