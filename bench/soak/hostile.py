@@ -30,6 +30,8 @@ FRAMES = 1_000_000
 """Mutated frames in a run of full length; a shorter one throws fewer."""
 GENERATED = 60_000
 """Requests made from the types of their fields, in a run of full length."""
+GENERATED_PART_MIN = 1 / 3
+"""A run with fewer of them proves nothing. A slow machine need not manage all."""
 ENDS: tuple[End, ...] = ("stop", "kill", "kill", "stop")
 """How the broker ends between the bursts of generated requests after the attacks."""
 BURSTS_PART = 0.1
@@ -109,7 +111,8 @@ class Figures:
             found += self.verdict.problems
         if (thrown := self.counts()["mutated frames"]) < self.frames_wanted:
             found.append(f"only {thrown:,} of {self.frames_wanted:,} mutated frames were sent")
-        if (made := self.counts()["generated requests"]) < self.generated_wanted:
+        made = self.counts()["generated requests"]
+        if made < GENERATED_PART_MIN * self.generated_wanted:
             found.append(f"only {made:,} of {self.generated_wanted:,} generated requests were sent")
         found += [*self.log_problems, *self.restart_problems]
         for kind, wanted in (("idle", IDLE_CONNECTIONS), ("trickling", TRICKLING_CONNECTIONS)):

@@ -55,7 +55,7 @@ HARMS: dict[str, tuple[Callable[[Figures], None], str]] = {
     "no messages at all": (lambda run: harm(run, "verdict", Verdict(0, [])), "nothing was acknowledged"),
     "a lie that was believed": (lambda run: run.tallies[0].deceived.append("x"), "deceived: x"),
     "few frames": (lambda run: harm(run, "frames_wanted", 101), "only 100 of 101"),
-    "few requests": (lambda run: harm(run, "generated_wanted", 51), "only 50 of 51 generated"),
+    "few requests": (lambda run: harm(run, "generated_wanted", 151), "only 50 of 151 generated"),
     "a traceback": (lambda run: run.log_problems.append("1 tracebacks"), "1 tracebacks"),
     "a broker that does not start again": (lambda run: run.restart_problems.append("start 2"), "start 2"),
     "few connections": (
