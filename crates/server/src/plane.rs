@@ -149,9 +149,11 @@ impl Broker {
     /// The thread that ends waits: for a limit as its time comes, for a message when it lasted long enough.
     fn run_waits(&self) {
         let mut next_look = Instant::now() + CARE_INTERVAL;
+        let mut has_more = false;
         loop {
             let pause = next_look.saturating_duration_since(Instant::now());
             let goes_on = match self.flow.waiting() {
+                _ if has_more => !self.flow.rounds.is_stopped(),
                 0 => self.flow.rounds.pause(pause),
                 _ => self.flow.rounds.sleep(TICK.min(pause)),
             };
@@ -160,19 +162,21 @@ impl Broker {
             }
             self.flow.release_due();
             self.pulls.serve_paced();
+            // In parts, so that one kind of wait does not hold up the others.
+            has_more = self.pulls.serve_woken();
             let now = Instant::now();
-            if now >= next_look {
-                next_look = now + CARE_INTERVAL;
-                self.end_overdue_waits(now);
+            if now < next_look {
+                continue;
             }
-        }
-    }
-
-    fn end_overdue_waits(&self, now: Instant) {
-        self.pulls.end_overdue(now);
-        if !self.is_replica {
-            // Nobody waits for the flush of a commit; without this it would wait for the next message's.
-            self.transactions.flush_ends();
+            if self.pulls.end_overdue(now) {
+                has_more = true;
+                continue;
+            }
+            next_look = now + CARE_INTERVAL;
+            if !self.is_replica {
+                // Nobody waits for the flush of a commit; without this it would wait for the next message's.
+                self.transactions.flush_ends();
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use crate::net::peer::Peer;
 use crate::transaction::shares::NameKey;
 
-/// One address may have all places divided by this.
+/// One address may have everything divided by this.
 const ADDRESS_PART: usize = 2;
 
 /// Counts by address, or by the network whose addresses one machine can choose from.
@@ -39,5 +39,58 @@ impl ByNetwork {
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.counts.is_empty()
+    }
+}
+
+/// Requests and their bytes.
+#[derive(Clone, Copy, Default)]
+struct Load {
+    requests: usize,
+    bytes: usize,
+}
+
+impl Load {
+    fn fits(self, bytes: usize, requests_max: usize, bytes_max: usize) -> bool {
+        self.requests < requests_max && self.bytes.saturating_add(bytes) <= bytes_max
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// Requests that wait, in all and by address.
+#[derive(Default)]
+pub struct Loads {
+    all: Load,
+    of_network: HashMap<NameKey, Load, RandomState>,
+}
+
+impl Loads {
+    /// Counts a request of this address, or returns false if there is no room. An address of which nothing waits has room
+    /// for one request, however long.
+    pub fn add(&mut self, network: NameKey, bytes: usize, requests_max: usize, bytes_max: usize) -> bool {
+        let part = |whole: usize| whole.div_ceil(ADDRESS_PART);
+        let own = self.of_network.get(&network);
+        let has_share = own.is_none_or(|own| own.fits(bytes, part(requests_max), part(bytes_max)));
+        if !has_share || !self.all.fits(bytes, requests_max, bytes_max) {
+            return false;
+        }
+        self.all.add(bytes);
+        self.of_network.entry(network).or_default().add(bytes);
+        true
+    }
+
+    pub fn remove(&mut self, network: NameKey, bytes: usize) {
+        self.all.requests -= 1;
+        self.all.bytes -= bytes;
+        if let Entry::Occupied(mut own) = self.of_network.entry(network) {
+            own.get_mut().requests -= 1;
+            own.get_mut().bytes -= bytes;
+            if own.get().requests == 0 {
+                own.remove();
+            }
+        }
     }
 }

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::codes::response_code;
 use crate::net::answers::Answers;
+use crate::net::by_network::Loads;
 use crate::net::crossing::Crossed;
 use crate::net::listener::Shared;
 use crate::net::route::{Ask, Outcome};
@@ -36,7 +37,7 @@ pub struct HeldAppends {
 #[derive(Default)]
 struct State {
     requests: VecDeque<HeldAppend>,
-    bytes: usize,
+    loads: Loads,
     /// None while nothing is kept back.
     deadline: Option<Instant>,
 }
@@ -72,16 +73,15 @@ impl HeldAppends {
             drop(state);
             return Some(ask.refuse(answers, response_code::SYSTEM_BUSY, &ask.peer.memory.no_room()));
         };
-        let bytes = state.bytes + request.len();
-        if state.requests.len() >= self.requests_max || bytes > self.bytes_max {
+        let (network, bytes) = (ask.peer.network, request.len());
+        if !state.loads.add(network, bytes, self.requests_max, self.bytes_max) {
             drop(state);
             let remark = format!(
-                "[OVERLOAD] this broker changes its role and keeps as many requests back as it may: {} (held_requests_max) or {} bytes (held_bytes_max); try again later",
+                "[OVERLOAD] this broker changes its role and keeps as many requests back as it may: {} (held_requests_max) or {} bytes (held_bytes_max), or half of that of this address; try again later",
                 self.requests_max, self.bytes_max
             );
             return Some(ask.refuse(answers, response_code::SYSTEM_BUSY, &remark));
         }
-        state.bytes = bytes;
         state.requests.push_back(HeldAppend { request, again: ask.again });
         Some(Outcome::Done)
     }
@@ -95,7 +95,7 @@ impl HeldAppends {
         for round in 0.. {
             let mut state = self.state.lock();
             let was_on = state.deadline.is_some();
-            state.bytes = 0;
+            state.loads = Loads::default();
             let requests = std::mem::take(&mut state.requests);
             if requests.is_empty() || round == OPEN_ROUNDS {
                 requests.into_iter().for_each(&mut handle);

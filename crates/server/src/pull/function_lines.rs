@@ -79,6 +79,7 @@ impl FunctionLines {
         Some((held, lines.by_function.contains_key(function)))
     }
 
+    /// Takes out some pulls whose time is over. Call it until there are none.
     pub fn take_expired(&self, now: Instant) -> Vec<Held> {
         self.take_listed(|lines| lines.pulls.overdue(now))
     }
@@ -93,7 +94,7 @@ impl FunctionLines {
 
     /// Forgets the pulls of a peer that has left.
     pub fn drop_peer(&self, peer: &Peer) {
-        drop(self.take_listed(|lines| lines.pulls.of_peer(peer)));
+        while !self.take_listed(|lines| lines.pulls.of_peer(peer)).is_empty() {}
     }
 
     /// Takes out the pulls that `list` names.

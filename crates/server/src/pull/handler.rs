@@ -51,10 +51,14 @@ pub struct Pull {
     pub delivered: Option<Arc<Delivered>>,
 }
 
+/// Bytes of messages that are read for the pulls that one arrival wakes: each of them checks what it gets.
+const READ_BYTES_MAX: usize = 32 * 1024 * 1024;
+
 /// The work that may still be done for pulls in one go. A pull that finds nothing left is answered with where it stands,
 /// and its consumer asks again.
 pub(super) struct Allowance {
     examined_bytes: u64,
+    read_bytes: usize,
 }
 
 /// Serves pulls, at once or when there is something for them.
@@ -192,7 +196,7 @@ impl Puller {
     }
 
     pub(super) fn allowance(&self) -> Allowance {
-        Allowance { examined_bytes: self.settings.examined_bytes_max }
+        Allowance { examined_bytes: self.settings.examined_bytes_max, read_bytes: READ_BYTES_MAX }
     }
 
     pub(super) fn get(&self, pull: &Pull, allowance: &mut Allowance) -> Got {
@@ -206,9 +210,13 @@ impl Puller {
         bytes_max: usize,
         allowance: &mut Allowance,
     ) -> Got {
+        if allowance.read_bytes == 0 {
+            return self.not_yet(pull);
+        }
         let bounds = Bounds { count_max, bytes_max, examined_bytes_max: allowance.examined_bytes };
         let got = self.store.get_within(&pull.topic, pull.queue_id, pull.queue_offset, bounds, &pull.filter);
         allowance.examined_bytes = allowance.examined_bytes.saturating_sub(got.examined_bytes);
+        allowance.read_bytes = allowance.read_bytes.saturating_sub(got.bytes);
         let got = self.or_wait(pull, got);
         if is_function(&pull.filter) { without_candidates(got, pull.queue_offset) } else { got }
     }

@@ -2,25 +2,29 @@
 //! when it ends.
 //!
 //! Arrivals take the lock of the table, so they are slowed by whoever holds it. An arrival costs what the pulls cost that
-//! it wakes, and nothing for the others of its queue.
+//! it wakes, and nothing for the others of its queue. If arrivals wake very many, they take the oldest, and the plane's
+//! thread takes the others: nothing of any topic becomes visible while an arrival is at work.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
 use foldhash::fast::RandomState;
 use metaq_store::{Filter, TagCodes};
 use parking_lot::Mutex;
 
+use crate::net::by_network::ByNetwork;
 use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
-use crate::pull::held_table::{HeldTable, Ticket};
+use crate::pull::held_table::{HeldTable, TAKEN_AT_ONCE, Ticket};
 
 /// A pull is found by each of its tags, unless it has more than these.
 const INDEXED_TAGS_MAX: usize = 64;
-/// Pulls of one queue with more tags. Every arrival on the queue looks at all of them.
+/// Pulls of one queue with more tags, and half of them from one address. Every arrival on the queue looks at all of them.
 pub const WIDE_PULLS_MAX: usize = 1_000;
+/// Pulls that arrivals take, until the plane's thread has taken all that they left.
+const WOKEN_MAX: usize = 1_024;
 /// Memory of a tag by which a pull is found.
 const INDEXED_TAG_BYTES: usize = 40;
 /// Memory that a held pull takes besides its names and its filter, with its places in the table.
@@ -92,6 +96,7 @@ struct Queue {
     by_tag: BTreeSet<(i64, Spot)>,
     /// Pulls with too many tags for that.
     wide: BTreeSet<Spot>,
+    wide_by_network: ByNetwork,
 }
 
 enum Wanted<'a> {
@@ -114,25 +119,33 @@ impl Queue {
         self.untagged.is_empty() && self.by_tag.is_empty() && self.wide.is_empty()
     }
 
-    fn has_room(&self, pull: &Pull) -> bool {
-        self.wide.len() < WIDE_PULLS_MAX || !matches!(wanted(&pull.filter), Wanted::Many)
+    fn has_room(&self, held: &Held) -> bool {
+        !matches!(wanted(&held.pull.filter), Wanted::Many)
+            || !(self.wide.len() >= WIDE_PULLS_MAX
+                || self.wide_by_network.is_full(&held.peer, WIDE_PULLS_MAX))
     }
 
-    fn insert(&mut self, pull: &Pull, ticket: Ticket) {
-        let spot = (pull.queue_offset, ticket);
-        let _is_new = match wanted(&pull.filter) {
+    fn insert(&mut self, held: &Held, ticket: Ticket) {
+        let spot = (held.pull.queue_offset, ticket);
+        let _is_new = match wanted(&held.pull.filter) {
             Wanted::Anything => self.untagged.insert(spot),
             Wanted::Few(codes) => codes.iter().all(|code| self.by_tag.insert((code, spot))),
-            Wanted::Many => self.wide.insert(spot),
+            Wanted::Many => {
+                self.wide_by_network.add(&held.peer);
+                self.wide.insert(spot)
+            }
         };
     }
 
-    fn remove(&mut self, pull: &Pull, ticket: Ticket) {
-        let spot = (pull.queue_offset, ticket);
-        let _was_there = match wanted(&pull.filter) {
+    fn remove(&mut self, held: &Held, ticket: Ticket) {
+        let spot = (held.pull.queue_offset, ticket);
+        let _was_there = match wanted(&held.pull.filter) {
             Wanted::Anything => self.untagged.remove(&spot),
             Wanted::Few(codes) => codes.iter().all(|code| self.by_tag.remove(&(code, spot))),
-            Wanted::Many => self.wide.remove(&spot),
+            Wanted::Many => {
+                self.wide_by_network.remove(&held.peer);
+                self.wide.remove(&spot)
+            }
         };
     }
 
@@ -166,6 +179,10 @@ impl Queue {
 struct Table {
     pulls: HeldTable<()>,
     by_queue: HashMap<Arc<str>, HashMap<i32, Queue, RandomState>, RandomState>,
+    /// Pulls that arrivals have left to [`Holds::take_woken`].
+    woken: BTreeSet<Ticket>,
+    /// Pulls that arrivals have taken since that list was empty.
+    woken_count: usize,
     is_closed: bool,
 }
 
@@ -174,12 +191,19 @@ pub struct Holds {
     table: Mutex<Table>,
     /// Read before the lock, because most arrivals find no pull.
     count: AtomicUsize,
+    /// The same for the list of woken pulls, which is nearly always empty.
+    has_woken: AtomicBool,
     count_max: usize,
 }
 
 impl Holds {
     pub fn new(count_max: usize) -> Self {
-        Holds { table: Mutex::default(), count: AtomicUsize::new(0), count_max }
+        Holds {
+            table: Mutex::default(),
+            count: AtomicUsize::new(0),
+            has_woken: AtomicBool::new(false),
+            count_max,
+        }
     }
 
     /// Returns the pull if there is no room for it.
@@ -187,7 +211,7 @@ impl Holds {
         let mut table = self.table.lock();
         if table.is_closed
             || table.pulls.is_full(&held.peer, self.count_max)
-            || !table.queue(&held.pull).has_room(&held.pull)
+            || !table.queue(&held.pull).has_room(&held)
         {
             return Err(Box::new(held));
         }
@@ -201,18 +225,44 @@ impl Holds {
         self.take_listed(|_| vec![ticket]).pop()
     }
 
-    /// Takes out the pulls of a queue that want one of these tags and lie before its end. No tags stand for any.
+    /// Takes out the pulls of a queue that want one of these tags and lie before its end. No tags stand for any. If there
+    /// are very many, it takes the oldest and leaves the others to [`Holds::take_woken`].
     pub fn take(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]) -> Vec<Held> {
         if self.count.load(SeqCst) == 0 {
             return Vec::new();
         }
         self.take_listed(|table| {
             let queue = table.by_queue.get(topic).and_then(|queues| queues.get(&queue_id));
-            queue.map_or_else(Vec::new, |queue| queue.wanting(max_offset, tag_codes, &table.pulls))
+            let mut wanting =
+                queue.map_or_else(Vec::new, |queue| queue.wanting(max_offset, tag_codes, &table.pulls));
+            let left = wanting.split_off(wanting.len().min(WOKEN_MAX - table.woken_count));
+            table.woken_count += wanting.len();
+            if !left.is_empty() {
+                table.woken.extend(left);
+                self.has_woken.store(true, SeqCst);
+            }
+            wanting
         })
     }
 
-    /// Takes out the pulls whose time is over.
+    /// Whether arrivals have left pulls to [`Holds::take_woken`].
+    pub fn has_woken(&self) -> bool {
+        self.has_woken.load(SeqCst)
+    }
+
+    /// Takes out some of the pulls that arrivals have left, oldest first. Call it now and then: once all of them are taken,
+    /// arrivals may take some again.
+    pub fn take_woken(&self) -> Vec<Held> {
+        self.take_listed(|table| {
+            let woken: Vec<Ticket> = table.woken.iter().take(TAKEN_AT_ONCE).copied().collect();
+            let is_more = table.woken.len() > woken.len();
+            self.has_woken.store(is_more, SeqCst);
+            table.woken_count = if is_more { table.woken_count } else { 0 };
+            woken
+        })
+    }
+
+    /// Takes out some pulls whose time is over. Call it until there are none.
     pub fn take_expired(&self, now: Instant) -> Vec<Held> {
         self.take_listed(|table| table.pulls.overdue(now))
     }
@@ -228,7 +278,7 @@ impl Holds {
     /// Forgets the pulls of a peer that has left.
     pub fn drop_peer(&self, peer: &Peer) {
         if self.count.load(SeqCst) > 0 {
-            drop(self.take_listed(|table| table.pulls.of_peer(peer)));
+            while !self.take_listed(|table| table.pulls.of_peer(peer)).is_empty() {}
         }
     }
 
@@ -250,16 +300,17 @@ impl Table {
 
     fn insert(&mut self, held: Held) -> Ticket {
         let ticket = self.pulls.next_ticket();
-        self.queue(&held.pull).insert(&held.pull, ticket);
+        self.queue(&held.pull).insert(&held, ticket);
         let deadline = held.deadline;
         self.pulls.insert(held, deadline, ())
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<Held> {
         let (held, ()) = self.pulls.remove(ticket)?;
+        self.woken.remove(&ticket);
         if let Some(queues) = self.by_queue.get_mut(&held.pull.topic) {
             if let Some(queue) = queues.get_mut(&held.pull.queue_id) {
-                queue.remove(&held.pull, ticket);
+                queue.remove(&held, ticket);
                 if queue.is_empty() {
                     queues.remove(&held.pull.queue_id);
                 }
@@ -316,6 +367,11 @@ pub(crate) mod tests {
         taken.iter().map(|held| held.pull.opaque).collect()
     }
 
+    /// Everything that is taken until nothing is left.
+    fn drained(take: impl Fn() -> Vec<Held>) -> Vec<Held> {
+        std::iter::repeat_with(take).take_while(|taken| !taken.is_empty()).flatten().collect()
+    }
+
     /// Comparisons of tickets for each of `count` pulls of one queue, which `take` takes out again.
     fn comparisons(count: u64, take: fn(&Holds, &Peer) -> usize) -> u64 {
         let (holds, one, other) = (Holds::new(usize::MAX), peer(1), peer(2));
@@ -336,12 +392,15 @@ pub(crate) mod tests {
                 holds.drop_peer(peer);
                 before - holds.count.load(SeqCst)
             },
-            |holds, _| holds.take("t", 0, 1, &[8]).len(),
-            |holds, _| holds.take_expired(Instant::now() + Duration::from_secs(1)).len() / 2,
+            |holds, _| holds.take("t", 0, 1, &[8]).len() + drained(|| holds.take_woken()).len(),
+            |holds, _| {
+                let later = Instant::now() + Duration::from_secs(1);
+                drained(|| holds.take_expired(later)).len() / 2
+            },
         ];
         for take in ways {
             let (few, many) = (comparisons(300, take), comparisons(3_000, take));
-            assert!(many < 2 * few, "{few} comparisons for each of 300 pulls, {many} for each of 3,000");
+            assert!(many < 3 * few, "{few} comparisons for each of 300 pulls, {many} for each of 3,000");
         }
     }
 
@@ -394,24 +453,52 @@ pub(crate) mod tests {
         assert!(COMPARISONS.get() < 100, "{} comparisons for 3,000 pulls", COMPARISONS.get());
         assert_eq!(opaques(&holds.take("t", 0, 1, &[1_500, 1_700])), [500, 700]);
         assert!(COMPARISONS.get() < 300, "{} comparisons to take out two", COMPARISONS.get());
-        assert_eq!(holds.take("t", 0, 1, &[]).len(), 2_998);
+        assert_eq!(holds.take("t", 0, 1, &[]).len() + drained(|| holds.take_woken()).len(), 2_998);
         assert!(holds.table.lock().by_queue.is_empty());
     }
 
     #[test]
+    fn an_arrival_takes_some_of_the_pulls_that_it_wakes_and_leaves_the_others() {
+        let (holds, peer, leaving) = (Holds::new(usize::MAX), peer(1), peer(2));
+        let (most, count) = (WOKEN_MAX as i32, 3 * WOKEN_MAX as i32);
+        for opaque in 0..count {
+            let peer = if opaque == count - 1 { &leaving } else { &peer };
+            holds.add(held(peer, opaque, Filter::All)).map_err(|_| "no room").unwrap();
+        }
+        assert!(holds.take_woken().is_empty());
+        let first = holds.take("t", 0, 1, &[]);
+        assert_eq!(opaques(&first), (0..most).collect::<Vec<i32>>());
+        assert!(holds.has_woken());
+        assert!(holds.take("t", 0, 1, &[]).is_empty(), "a second arrival leaves the same ones once more");
+        holds.drop_peer(&leaving);
+        let rest = drained(|| holds.take_woken());
+        assert_eq!(opaques(&rest), (most..count - 1).collect::<Vec<i32>>());
+        assert!(!holds.has_woken());
+        holds.add(held(&peer, 0, Filter::All)).map_err(|_| "no room").unwrap();
+        assert_eq!(holds.take("t", 0, 1, &[]).len(), 1, "arrivals take pulls again");
+        let table = holds.table.lock();
+        assert!(table.pulls.is_clean() && table.by_queue.is_empty() && table.woken.is_empty());
+    }
+
+    #[test]
     fn pulls_with_many_tags_are_found_and_few_of_them_may_wait() {
-        let (holds, peer) = (Holds::new(usize::MAX), peer(1));
+        let (holds, peer, other) = (Holds::new(usize::MAX), peer(1), peer_at(2, "127.0.0.9:1"));
         let many =
             |first: i64| Filter::Tags((first..=first + INDEXED_TAGS_MAX as i64).collect::<Vec<i64>>().into());
-        for opaque in 0..WIDE_PULLS_MAX as i32 {
+        for opaque in 0..WIDE_PULLS_MAX as i32 / 2 {
             let first = if opaque == 5 { 100_000 } else { 0 };
             holds.add(held(&peer, opaque, many(first))).map_err(|_| "no room").unwrap();
+        }
+        assert!(holds.add(held(&peer, -1, many(0))).is_err(), "the others are for other addresses");
+        for opaque in WIDE_PULLS_MAX as i32 / 2..WIDE_PULLS_MAX as i32 {
+            holds.add(held(&other, opaque, many(0))).map_err(|_| "no room").unwrap();
         }
         assert!(holds.add(held(&peer, -1, many(0))).is_err());
         assert!(holds.add(held(&peer, -2, Filter::Tags(vec![1].into()))).is_ok());
         assert_eq!(opaques(&holds.take("t", 0, 1, &[100_001])), [5]);
         assert!(holds.add(held(&peer, -1, many(0))).is_ok(), "there is room again");
-        assert_eq!(holds.take("t", 0, 1, &[]).len(), WIDE_PULLS_MAX + 1);
+        let taken = holds.take("t", 0, 1, &[]).len() + drained(|| holds.take_woken()).len();
+        assert_eq!(taken, WIDE_PULLS_MAX + 1);
         assert!(holds.table.lock().by_queue.is_empty());
     }
 }

@@ -13,6 +13,9 @@ use crate::net::by_network::ByNetwork;
 use crate::net::peer::Peer;
 use crate::pull::held_pulls::Held;
 
+/// Pulls that are taken out under one lock, at most: whoever waits for the lock waits for no more than these.
+pub const TAKEN_AT_ONCE: usize = 256;
+
 /// Identifies a pull that waits; later ones have higher numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Ticket(u64);
@@ -112,12 +115,15 @@ impl<P> HeldTable<P> {
         self.entries.keys().copied().collect()
     }
 
+    /// Some pulls of a peer. Ask until there are none.
     pub fn of_peer(&self, peer: &Peer) -> Vec<Ticket> {
-        self.by_peer.get(&peer.id).into_iter().flatten().copied().collect()
+        self.by_peer.get(&peer.id).into_iter().flatten().take(TAKEN_AT_ONCE).copied().collect()
     }
 
+    /// Some pulls whose time is over. Ask until there are none.
     pub fn overdue(&self, now: Instant) -> Vec<Ticket> {
-        self.by_deadline.range(..=(now, Ticket::LAST)).map(|(_, ticket)| *ticket).collect()
+        let overdue = self.by_deadline.range(..=(now, Ticket::LAST));
+        overdue.take(TAKEN_AT_ONCE).map(|(_, ticket)| *ticket).collect()
     }
 }
 

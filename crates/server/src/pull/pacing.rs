@@ -106,11 +106,12 @@ impl Puller {
         }
     }
 
-    /// Answers the pulls that have waited long enough. They ask again and keep their turn.
-    pub(super) fn expire_paced(&self, now: Instant) {
-        for held in self.flow.paced.take_expired(now) {
-            self.finish_paced(held);
-        }
+    /// Answers some pulls that have waited long enough; whether there were any. They ask again and keep their turn.
+    pub(super) fn expire_paced(&self, now: Instant) -> bool {
+        let expired = self.flow.paced.take_expired(now);
+        let has_expired = !expired.is_empty();
+        expired.into_iter().for_each(|held| self.finish_paced(held));
+        has_expired
     }
 
     /// The answer for a pull that timed out before its group's limit had room: there are messages, ask again.

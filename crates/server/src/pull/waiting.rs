@@ -94,7 +94,7 @@ impl Puller {
     }
 
     /// Looks at the held pulls of a queue that got messages with these tags. This runs on the thread of the sender, so
-    /// all of them together get one allowance.
+    /// all of them together get one allowance, and the plane's thread looks at those beyond the first ones.
     pub fn wake(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]) {
         let mut allowance = self.allowance();
         for held in self.holds.take(topic, queue_id, max_offset, tag_codes) {
@@ -102,6 +102,20 @@ impl Puller {
                 self.register_or_finish_within(still_waiting, &mut allowance);
             }
         }
+        if self.holds.has_woken() {
+            self.flow.wake();
+        }
+    }
+
+    /// Looks at some of the pulls that arrivals have woken and left; whether there may be more.
+    pub fn serve_woken(&self) -> bool {
+        let mut allowance = self.allowance();
+        for held in self.holds.take_woken() {
+            if let Some(still_waiting) = self.look(held, &mut allowance) {
+                self.register_or_finish_within(still_waiting, &mut allowance);
+            }
+        }
+        self.holds.has_woken()
     }
 
     pub(super) fn register_or_finish(&self, held: Held) {
@@ -198,13 +212,16 @@ impl Puller {
         self.post_answer(&held, code, got);
     }
 
-    /// Answers the pulls that have waited long enough.
-    pub fn end_overdue(&self, now: Instant) {
+    /// Answers some pulls that have waited long enough; whether there may be more.
+    pub fn end_overdue(&self, now: Instant) -> bool {
         let mut allowance = self.allowance();
-        for held in self.holds.take_expired(now).into_iter().chain(self.function_lines.take_expired(now)) {
+        let (held, in_line) = (self.holds.take_expired(now), self.function_lines.take_expired(now));
+        let is_done = held.is_empty() && in_line.is_empty();
+        for held in held.into_iter().chain(in_line) {
             self.finish(held, &mut allowance);
         }
-        self.expire_paced(now);
+        let has_paced = self.expire_paced(now);
+        has_paced || !is_done
     }
 
     /// Answers every pull that waits. From now on no pull waits.

@@ -62,10 +62,15 @@ impl DelayLevels {
     /// The thread that delivers what is due.
     pub fn run(&self) {
         while self.rounds.pause(POLL) {
-            for level in 1..=self.levels_ms.len() {
-                while !self.rounds.is_stopped() && self.deliver_due(level) {}
-            }
+            while self.deliver_some() {}
         }
+    }
+
+    /// One turn of each level, so that many messages of one level do not hold up the others; true if more may be due.
+    fn deliver_some(&self) -> bool {
+        let levels = 1..=self.levels_ms.len();
+        levels
+            .fold(false, |has_more, level| !self.rounds.is_stopped() && (self.deliver_due(level) || has_more))
     }
 
     /// The offset that each level has reached, once everything delivered is confirmed; None if that takes too long.

@@ -19,6 +19,11 @@ pub const DONE_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
 /// The group whose committed offsets are the first that matter in both topics.
 pub const TRANSACTION_GROUP: &str = "CID_RMQ_SYS_TRANS";
 
+/// Records of the done topic that are remembered one by one. Of further ones, that many neighbours are remembered as one:
+/// a restart reads a few more of them.
+const DONE_MAX: usize = 1_024;
+const DONE_NEIGHBOURS: i64 = 256;
+
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -223,7 +228,8 @@ pub struct Ledger {
     pub unwritten: Vec<Done>,
     /// Commits of open half messages that were cut short.
     partial_commits: BTreeMap<i64, PartialCommit>,
-    /// Records of the done topic that still matter: the queue offset, and the highest half message that it names.
+    /// Records of the done topic that still matter: the queue offset, and the highest half message that it names. One
+    /// open transaction keeps all that come after it.
     done: VecDeque<(i64, i64)>,
     next_half: i64,
     next_done: i64,
@@ -421,7 +427,13 @@ impl Ledger {
 
     /// Notes that a record with ends was written to the done topic.
     pub fn note_done(&mut self, done_offset: i64, highest: i64, end_offset: i64) {
-        self.done.push_back((done_offset, highest));
+        let is_long = self.done.len() >= DONE_MAX;
+        match self.done.back_mut() {
+            Some((first, before)) if is_long && done_offset - *first < DONE_NEIGHBOURS => {
+                *before = highest.max(*before);
+            }
+            _ => self.done.push_back((done_offset, highest)),
+        }
         self.next_done = done_offset + 1;
         self.note_appended(end_offset);
     }

@@ -134,3 +134,27 @@ fn what_waits_too_long_is_refused_and_later_requests_are_served() {
     assert!(!plane.listener.shared.release_appends(), "whoever releases them learns that they are gone");
     assert_eq!(plane.bodies(TOPIC, 0), ["late"]);
 }
+
+#[test]
+fn one_address_cannot_use_up_the_room_for_what_is_kept_back() {
+    let plane = Plane::with(|setup| setup.server.held_requests_max = 4);
+    let (mut stranger, mut again) = (plane.connect(), plane.connect());
+    let mut honest = Client::connect_from([127, 0, 0, 9], plane.listener.port());
+    plane.listener.shared.hold_appends(PATIENCE);
+    for body in ["1", "2"] {
+        stranger.send(SEND_MESSAGE_V2, &send_fields(""), body.as_bytes());
+    }
+    stranger.expect_silence();
+    let refused = again.ask(SEND_MESSAGE_V2, &send_fields(""), b"3");
+    refused.refuses(response_code::SYSTEM_BUSY, "half of that of this address");
+    let kept = honest.send(SEND_MESSAGE_V2, &send_fields(""), b"honest");
+    honest.expect_silence();
+    plane.listener.shared.release_appends();
+    assert_eq!((honest.answer().opaque, stranger.answer().code), (kept, response_code::SUCCESS));
+    assert_eq!(plane.bodies(TOPIC, 0), ["1", "2", "honest"]);
+    plane.listener.shared.hold_appends(PATIENCE);
+    let kept = again.send(SEND_MESSAGE_V2, &send_fields(""), b"again");
+    again.expect_silence();
+    plane.listener.shared.release_appends();
+    assert_eq!(again.answer().opaque, kept, "what was released takes no room");
+}

@@ -171,6 +171,55 @@ fn a_held_pull_goes_on_behind_messages_that_its_tags_do_not_want() {
 }
 
 #[test]
+fn pulls_that_one_large_message_wakes_do_not_all_read_it_at_once() {
+    let plane = Plane::with(|setup| {
+        setup.broker.pull.hold_max = 400;
+        setup.broker.message_size_bytes_max = 512 * 1024;
+        setup.store.message_size_bytes_max = 512 * 1024;
+    });
+    let (mut reader, mut sender) = (plane.connect(), plane.connect());
+    let mut bytes = Vec::new();
+    for _ in 0..100 {
+        reader.frame(&mut bytes, PULL_MESSAGE, 0, &held_fields(0, 60_000), b"");
+    }
+    reader.write(&bytes);
+    reader.expect_silence();
+    sender.put(&"x".repeat(500_000));
+    let answers: Vec<Answer> = (0..100).map(|_| reader.answer()).collect();
+    let (found, others): (Vec<&Answer>, Vec<&Answer>) =
+        answers.iter().partition(|answer| answer.code == response_code::SUCCESS);
+    assert!((1..80).contains(&found.len()), "{} of them read 32 MiB together", found.len());
+    for other in others {
+        assert_eq!((other.code, other.number("nextBeginOffset")), (response_code::PULL_RETRY_IMMEDIATELY, 0));
+    }
+    assert_eq!(reader.ask(PULL_MESSAGE, &pull_fields(0), b"").bodies().len(), 1, "who asks again gets it");
+}
+
+#[test]
+fn every_pull_is_answered_although_one_message_wakes_very_many() {
+    let plane = Plane::with(|setup| {
+        (setup.broker.pull.hold_max, setup.broker.pull.connection_hold_max) = (10_000, 2_000);
+    });
+    let (mut reader, mut sender) = (plane.connect(), plane.connect());
+    for (from, body) in [(0, "first"), (1, "second")] {
+        let mut bytes = Vec::new();
+        for _ in 0..1_500 {
+            reader.frame(&mut bytes, PULL_MESSAGE, 0, &held_fields(from, 60_000), b"");
+        }
+        reader.write(&bytes);
+        reader.expect_silence();
+        sender.put(body);
+        (0..1_500).for_each(|_| assert_eq!(reader.answer().bodies(), [body]));
+    }
+    let mut bytes = Vec::new();
+    for _ in 0..1_500 {
+        reader.frame(&mut bytes, PULL_MESSAGE, 0, &held_fields(2, 1), b"");
+    }
+    reader.write(&bytes);
+    (0..1_500).for_each(|_| assert_eq!(reader.answer().code, response_code::PULL_NOT_FOUND));
+}
+
+#[test]
 fn held_pulls_are_bounded() {
     let plane = Plane::with(|setup| setup.broker.pull.hold_max = 1);
     let mut client = plane.connect();

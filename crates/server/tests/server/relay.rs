@@ -319,3 +319,64 @@ fn relayed_requests_are_bounded_in_number_and_bytes() {
         assert_eq!(client.answer().remark, "there is room again");
     }
 }
+
+#[test]
+fn a_request_that_the_master_would_not_read_costs_nobody_else_the_connection() {
+    let replica = Plane::with(|setup| {
+        setup.is_replica = true;
+        setup.server.relay_bytes_max = 16 << 20;
+    });
+    let fake = FakeMaster::new();
+    relay_to(&replica, fake.port());
+    let mut honest = replica.connect();
+    let waiting = honest.send(SEND_MESSAGE_V2, &send_fields(""), b"honest");
+    let mut link = fake.accept();
+    let opaque = read_request(&mut link);
+    // Each fourth connection takes the same link. A raw control character has one byte here and six in the copy, and a
+    // header that just fits has no room for the mark of the relay.
+    for (encoding, padding, length) in
+        [(Encoding::Json, "~", 200_000), (Encoding::Binary, "p", (1 << 20) - 49)]
+    {
+        for _ in 0..4 {
+            let mut stranger = replica.connect_with(encoding);
+            let fields = vec![("b", TOPIC.to_owned()), ("z", padding.repeat(length))];
+            let mut bytes = Vec::new();
+            stranger.frame(&mut bytes, SEND_MESSAGE_V2, 0, &fields, b"");
+            let header =
+                bytes[8..].iter().map(|byte| if *byte == b'~' { 1 } else { *byte }).collect::<Vec<u8>>();
+            stranger.write(&bytes[..8]);
+            stranger.write(&header);
+            stranger.answer().refuses(response_code::SYSTEM_ERROR, "[RELAY] it cannot be relayed: header of");
+        }
+    }
+    respond(&mut link, opaque, "stored");
+    let answer = honest.answer();
+    assert_eq!((answer.opaque, &answer.remark[..]), (waiting, "stored"));
+}
+
+#[test]
+fn one_address_cannot_use_up_what_may_be_relayed() {
+    for by_bytes in [false, true] {
+        let replica = Plane::with(|setup| {
+            setup.is_replica = true;
+            match by_bytes {
+                false => setup.server.relay_requests_max = 4,
+                true => setup.server.relay_bytes_max = 10_000,
+            }
+        });
+        let fake = FakeMaster::new();
+        relay_to(&replica, fake.port());
+        let (mut stranger, mut again) = (replica.connect(), replica.connect());
+        let body = vec![b'x'; if by_bytes { 1_500 } else { 1 }];
+        for _ in 0..2 {
+            stranger.send(SEND_MESSAGE_V2, &send_fields(""), &body);
+        }
+        stranger.expect_silence();
+        let refused =
+            again.ask(SEND_MESSAGE_V2, &send_fields(""), &vec![b'x'; if by_bytes { 3_000 } else { 1 }]);
+        refused.refuses(response_code::SYSTEM_BUSY, "half of that for one address");
+        let mut honest = Client::connect_from([127, 0, 0, 9], replica.listener.port());
+        honest.send(SEND_MESSAGE_V2, &send_fields(""), &body);
+        honest.expect_silence();
+    }
+}

@@ -33,6 +33,23 @@ fn a_message_waits_for_its_delay_level() {
 }
 
 #[test]
+fn many_messages_of_one_delay_level_do_not_hold_up_the_others() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    put(&mut client, &[("DELAY", "2")], "honest");
+    let mut bytes = Vec::new();
+    for _ in 0..1_500 {
+        client.frame(&mut bytes, SEND_MESSAGE_V2, 0, &send_fields(&properties(&[("DELAY", "1")])), b"many");
+    }
+    client.write(&bytes);
+    client.skip_answers(1_500);
+    plane.advance_ms(5_000);
+    let place = || plane.bodies(TOPIC, 0).iter().position(|body| body == "honest");
+    eventually("all are delivered", || plane.store.max_offset(TOPIC, 0) == 1_501);
+    assert!(place().is_some_and(|place| place <= 512), "after a turn of the other level, not {:?}", place());
+}
+
+#[test]
 fn a_delayed_message_wakes_a_held_pull() {
     let plane = Plane::start();
     let mut client = plane.connect();

@@ -252,7 +252,7 @@ fn setup(directory: &Path) -> Setup {
         group_memory_bytes_max: 1 << 28,
         worker_threads: 1,
         relay_timeout_ms: 60_000,
-        relay_requests_max: 100,
+        relay_requests_max: 200,
         relay_bytes_max: 1 << 20,
         held_requests_max: 100,
         held_bytes_max: 1 << 20,

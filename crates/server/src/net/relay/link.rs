@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use metaq_transport::{Progress, Transport};
-use metaq_wire::{FrameEncoder, Header, WireError, next_frame};
+use metaq_wire::{Announced, FrameEncoder, Header, WireError, announced, next_frame};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -17,6 +17,7 @@ use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::net::output::{Body, Output};
 use crate::net::relay::{Asker, Limits, RELAYED, Share, Waiting};
+use crate::net::route::HEADER_BYTES_MAX;
 
 /// Space for one read of the socket.
 const READ_BYTES: usize = 64 * 1024;
@@ -196,7 +197,7 @@ impl Link {
                 return true;
             };
             drop(inbox);
-            talk.lay_out(waiting);
+            talk.lay_out(waiting, self.limits.frame_bytes_max);
         }
     }
 
@@ -275,15 +276,17 @@ impl Conversation {
     }
 
     /// Lays a request out for writing and remembers who waits for its answer.
-    fn lay_out(&mut self, waiting: Waiting) {
+    fn lay_out(&mut self, waiting: Waiting, frame_bytes_max: usize) {
         let Waiting { request, deadline, share } = waiting;
         self.next_opaque = self.next_opaque.wrapping_add(1);
         let asker = Asker::of(&request);
+        let before = self.output.tail().len();
         let written = request.header().and_then(|header| {
             let out = self.output.tail();
             let mut frame = copy_header(out, &asker, &header, self.next_opaque);
             frame.field(RELAYED, "true");
-            frame.finish(request.body.len())
+            frame.finish(request.body.len())?;
+            check_lengths(&out[before..], frame_bytes_max).inspect_err(|_| out.truncate(before))
         });
         match written {
             Ok(_) => self.output.append(Body::Owned(request.body.clone())),
@@ -321,6 +324,20 @@ impl Conversation {
             self.input = Vec::new();
         }
         Ok(())
+    }
+}
+
+/// Refuses a frame that the master would not read: it would close the connection, and with it lose the requests of all
+/// others. A copy may be longer than its original, which had fewer characters escaped.
+fn check_lengths(head: &[u8], frame_bytes_max: usize) -> Result<(), WireError> {
+    match announced(head) {
+        Some(Announced { header_length: length, .. }) if length > HEADER_BYTES_MAX => {
+            Err(WireError::HeaderTooLong { length, limit: HEADER_BYTES_MAX })
+        }
+        Some(Announced { size: length, .. }) if length > frame_bytes_max => {
+            Err(WireError::FrameTooLong { length, limit: frame_bytes_max })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -15,7 +15,6 @@
 mod link;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -26,10 +25,12 @@ use tokio::runtime::Handle;
 use crate::ServerError;
 use crate::codes::response_code;
 use crate::net::answers::Answers;
+use crate::net::by_network::Loads;
 use crate::net::crossing::Crossed;
 use crate::net::peer::Peer;
 use crate::net::relay::link::Link;
 use crate::settings::ServerSettings;
+use crate::transaction::shares::NameKey;
 
 /// The field that marks a request as relayed.
 pub(crate) const RELAYED: &str = "metaqRelayed";
@@ -40,7 +41,8 @@ const LINKS: usize = 4;
 pub struct Relay {
     master: ArcSwapOption<Master>,
     changing: Mutex<()>,
-    under_way: Arc<UnderWay>,
+    /// Requests that have no answer yet.
+    under_way: Arc<Mutex<Loads>>,
     limits: Limits,
 }
 
@@ -57,16 +59,10 @@ struct Master {
     links: Vec<Arc<Link>>,
 }
 
-/// Requests that have no answer yet.
-#[derive(Default)]
-struct UnderWay {
-    requests: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
 /// One request among those under way, until it is dropped.
 struct Share {
-    under_way: Arc<UnderWay>,
+    under_way: Arc<Mutex<Loads>>,
+    network: NameKey,
     bytes: usize,
 }
 
@@ -135,10 +131,10 @@ impl Relay {
             Asker::of(&request).refuse(response_code::SERVICE_NOT_AVAILABLE, remark);
             return Ok(());
         }
-        let Some(share) = self.share(request.len()) else {
+        let Some(share) = self.share(&request) else {
             let Limits { requests_max, bytes_max, .. } = self.limits;
             let remark = format!(
-                "[OVERLOAD] too many requests are being relayed to the master; the limits are {requests_max} requests (relay_requests_max) and {bytes_max} bytes (relay_bytes_max); try again later"
+                "[OVERLOAD] too many requests are being relayed to the master; the limits are {requests_max} requests (relay_requests_max) and {bytes_max} bytes (relay_bytes_max), and half of that for one address; try again later"
             );
             Asker::of(&request).refuse(response_code::SYSTEM_BUSY, &remark);
             return Ok(());
@@ -149,18 +145,17 @@ impl Relay {
     }
 
     /// Counts one more request as under way; None if that would exceed the limits.
-    fn share(&self, bytes: usize) -> Option<Share> {
-        let share = Share { under_way: Arc::clone(&self.under_way), bytes };
-        let requests = self.under_way.requests.fetch_add(1, Relaxed) + 1;
-        let bytes = self.under_way.bytes.fetch_add(bytes, Relaxed) + bytes;
-        (requests <= self.limits.requests_max && bytes <= self.limits.bytes_max).then_some(share)
+    fn share(&self, request: &Crossed) -> Option<Share> {
+        let Limits { requests_max, bytes_max, .. } = self.limits;
+        let (network, bytes) = (request.peer.network, request.len());
+        let has_room = self.under_way.lock().add(network, bytes, requests_max, bytes_max);
+        has_room.then(|| Share { under_way: Arc::clone(&self.under_way), network, bytes })
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.under_way.requests.fetch_sub(1, Relaxed);
-        self.under_way.bytes.fetch_sub(self.bytes, Relaxed);
+        self.under_way.lock().remove(self.network, self.bytes);
     }
 }
 

@@ -319,3 +319,18 @@ fn the_schedule_agrees_with_a_look_at_all_of_them() {
         }
     }
 }
+
+#[test]
+fn one_open_transaction_does_not_keep_a_place_for_each_later_end() {
+    let mut ledger = ledger(1);
+    let ends = 200 * DONE_NEIGHBOURS;
+    (0..ends).for_each(|done_offset| ledger.note_done(done_offset, done_offset + 1, 0));
+    assert!(ledger.done.len() <= DONE_MAX + 200, "{} places for {ends} records", ledger.done.len());
+    assert_eq!(ledger.offsets(), (0, 0));
+    ledger.open(ends - 10, half(1_000));
+    ledger.end(0, End::Committed);
+    let (half_offset, done_offset) = ledger.offsets();
+    assert_eq!(half_offset, ends - 10);
+    // The record at `ends - 11` names the half message before that one.
+    assert!((ends - 11 - DONE_NEIGHBOURS..ends - 10).contains(&done_offset), "{done_offset} of {ends}");
+}
