@@ -18,7 +18,7 @@ from typing import Any
 TIMES = 8
 FACTOR_MAX = 24
 """Between the factors of a linear and of a quadratic decoder."""
-BYTES_MAX = 128 * 1024
+BYTES_MAX = 512 * 1024
 COUNTED_BYTES = 4 * 1024
 """Shorter, because to count byte codes takes a hundred times as long as to run them."""
 COUNT_TOLERANCE = 1_000
