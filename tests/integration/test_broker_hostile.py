@@ -23,6 +23,7 @@ from metaq.protocol.commands.clients import (
 )
 from metaq.protocol.commands.messages import PullMessage, SendReplyMessageV2
 from metaq.protocol.commands.topics import GetTopicConfig, UpdateAndCreateTopic
+from metaq.settings import MIB
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.patient import Connection
 from tests.support.waiting import run, until
@@ -212,6 +213,33 @@ def test_a_reply_goes_to_its_client_and_to_no_impostor(tmp_path: Path) -> None:
             again.cancel()
 
     run(scenario)
+
+
+def test_a_reply_that_is_too_long_for_its_requester_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request fits into a frame, but what the broker would push does not."""
+    reply = SendReplyMessageV2(
+        producer_group="r",
+        topic="DefaultCluster_REPLY_TOPIC",
+        properties="REPLY_TO_CLIENT\x01requester\x02",
+    )
+
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "requester") as requester,
+            connected(broker.address, "server") as server,
+        ):
+            await requester.heartbeat("", producers=("p",))
+            answer = await server.connection.call(reply, bytes(16 * MIB - 512), timeout=NEVER_S)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "message_size_bytes_max" in (answer.remark or "")
+            await requester.heartbeat("", producers=("p",))
+            assert requester.told == []
+
+    run(scenario)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_heartbeats_with_many_client_ids_are_forgotten(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from metaq.broker import Broker
 from metaq.broker.requests import health
 from metaq.broker.requests.spaced_work import UPDATES_AT_ONCE
 from metaq.broker.state import policy
+from metaq.broker.state.clients import Clients, ConsumerGroup
+from metaq.broker.state.groups import Groups
 from metaq.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -19,10 +22,13 @@ from metaq.protocol.bodies import (
     TopicConfig,
     TopicConfigList,
 )
+from metaq.protocol.command import Command
 from metaq.protocol.commands.admin import UpdateBrokerConfig
 from metaq.protocol.commands.clients import HeartBeat
-from metaq.protocol.commands.groups import UpdateAndCreateSubscriptionGroupList
+from metaq.protocol.commands.figures import GetGroupFigures
+from metaq.protocol.commands.groups import QueryTopicConsumeByWho, UpdateAndCreateSubscriptionGroupList
 from metaq.protocol.commands.health import BrokerReport, GetBrokerReport
+from metaq.protocol.commands.offsets import GetAllConsumerOffset, GetBrokerConsumeStats
 from metaq.protocol.commands.topics import UpdateAndCreateTopicList
 from metaq.protocol.reply import Reply
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
@@ -128,5 +134,33 @@ def test_a_report_looks_at_a_bounded_number_of_queues(
         assert (await report()).is_complete
         monkeypatch.setattr(health, "QUEUES_MAX", 1_500)
         assert not (await report()).is_complete
+
+    in_broker(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [GetAllConsumerOffset(), GetBrokerConsumeStats(), GetGroupFigures(), QueryTopicConsumeByWho(topic="t")],
+)
+def test_no_request_looks_at_all_groups_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    """One connection may have a hundred such requests under way, and all of them begin in one turn."""
+    threads: list[threading.Thread] = []
+    all_groups, all_live = Groups.__iter__, Clients.all_consumer_groups
+
+    def groups(self: Groups) -> Iterator[SubscriptionGroupConfig]:
+        threads.append(threading.current_thread())
+        return all_groups(self)
+
+    def live(self: Clients) -> list[ConsumerGroup]:
+        threads.append(threading.current_thread())
+        return all_live(self)
+
+    async def scenario(broker: Broker, client: Client) -> None:
+        monkeypatch.setattr(Groups, "__iter__", groups)
+        monkeypatch.setattr(Clients, "all_consumer_groups", live)
+        (await client.connection.call(command)).check()
+        assert threads and threading.main_thread() not in threads
 
     in_broker(tmp_path, scenario)

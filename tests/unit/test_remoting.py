@@ -27,7 +27,7 @@ from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.pump import Pump
 from metaq.protocol.reply import Reply
 from metaq.remoting import ANSWERING_MAX, Connection, Connections, OnRequest, split_address
-from metaq.settings import ServerSettings
+from metaq.settings import MIB, ServerSettings
 from tests.support.waiting import run, until
 
 
@@ -230,6 +230,20 @@ def test_a_server_asks_its_client() -> None:
             assert not peer.pump.send_oneway(number, NotifyConsumerIdsChanged("g"))
             with pytest.raises(Unreachable):
                 await peer.pump.invoke(number, GetConsumerRunningInfo("g", "c"))
+
+    run(scenario)
+
+
+def test_a_question_that_is_too_long_for_a_frame_is_refused() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address)
+            await connection.call(GetRouteInfoByTopic("T"))
+            question = GetConsumerRunningInfo("g", "c")
+            with pytest.raises(Refused, match="16777216"):
+                await peer.pump.invoke(peer.echo.connection, question, bytes(16 * MIB))
+            assert (await connection.call(GetRouteInfoByTopic("T"))).code == 0, "the connection stays"
+            await connection.close()
 
     run(scenario)
 

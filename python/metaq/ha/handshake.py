@@ -29,18 +29,23 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Annotated, Final, Protocol, TypeVar
 
 import msgspec
 
 from metaq.errors import MetaqError
-from metaq.ha.group_record import Incarnation, NodeId
+from metaq.ha.epochs import EPOCHS_MAX
+from metaq.ha.group_record import Epoch, Incarnation, LogEnd, NodeId
 
 VERSION: Final = 1
 _MESSAGE_BYTES_MAX: Final = 1 << 20
 _NONCE_BYTES: Final = 16
 
 _M = TypeVar("_M")
+
+Version = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Epochs = Annotated[list[tuple[Epoch, LogEnd]], msgspec.Meta(max_length=EPOCHS_MAX)]
+Nonce = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class LinkRefused(MetaqError):
@@ -82,26 +87,26 @@ class Identity(msgspec.Struct, frozen=True):
 class OwnLog(msgspec.Struct, frozen=True):
     """The log of a replica: the epoch that it follows, its history, and its end."""
 
-    epoch: int
-    epochs: list[tuple[int, int]]
-    end_offset: int
+    epoch: Epoch
+    epochs: Epochs
+    end_offset: LogEnd
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
     """The replica's first words."""
 
-    version: int
+    version: Version
     identity: Identity
-    nonce: str
+    nonce: Nonce
     log: OwnLog
 
 
 class Challenge(msgspec.Struct, frozen=True, tag=True):
     """The master's first words, with its proof."""
 
-    version: int
+    version: Version
     identity: Identity
-    nonce: str
+    nonce: Nonce
     proof: bytes
 
 
@@ -114,12 +119,12 @@ class Proof(msgspec.Struct, frozen=True, tag=True):
 class Welcome(msgspec.Struct, frozen=True, tag=True):
     """The master's log: its epochs with the physical offset where each begins, and its two ends."""
 
-    epoch: int
+    epoch: Epoch
     """The epoch of the master's own lifetime."""
-    epochs: list[tuple[int, int]]
-    start_offset: int
-    end_offset: int
-    file_bytes: int
+    epochs: Epochs
+    start_offset: LogEnd
+    end_offset: LogEnd
+    file_bytes: LogEnd
     client_address: str
     """The address of the master for clients. A replica relays their requests to it."""
     verifies: bool = False
@@ -135,15 +140,15 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 class SendTail(msgspec.Struct, frozen=True, tag=True):
     """A starting master asks the replica for the log and the control state that it lacks."""
 
-    from_offset: int
-    state: tuple[int, int]
+    from_offset: LogEnd
+    state: tuple[Epoch, LogEnd]
 
 
 class Compare(msgspec.Struct, frozen=True, tag=True):
     """Asks for the checksum of a range of the master's log."""
 
-    from_offset: int
-    to_offset: int
+    from_offset: LogEnd
+    to_offset: LogEnd
 
 
 class Checksum(msgspec.Struct, frozen=True, tag=True):
@@ -155,8 +160,8 @@ class Checksum(msgspec.Struct, frozen=True, tag=True):
 class Verify(msgspec.Struct, frozen=True, tag=True):
     """Asks the master to verify the records of a range of its log."""
 
-    from_offset: int
-    to_offset: int
+    from_offset: LogEnd
+    to_offset: LogEnd
 
 
 class Verified(msgspec.Struct, frozen=True, tag=True):
@@ -168,8 +173,8 @@ class Verified(msgspec.Struct, frozen=True, tag=True):
 class Fetch(msgspec.Struct, frozen=True, tag=True):
     """Asks for bytes of the master's log."""
 
-    from_offset: int
-    to_offset: int
+    from_offset: LogEnd
+    to_offset: LogEnd
 
 
 class Piece(msgspec.Struct, frozen=True, tag=True):
@@ -181,8 +186,8 @@ class Piece(msgspec.Struct, frozen=True, tag=True):
 class Follow(msgspec.Struct, frozen=True, tag=True):
     """Asks for the stream: from this offset of the log and behind this position of the control state."""
 
-    from_offset: int
-    state: tuple[int, int]
+    from_offset: LogEnd
+    state: tuple[Epoch, LogEnd]
 
 
 _HELLO: Final = msgspec.json.Decoder(Hello)

@@ -49,9 +49,9 @@ class LargeTable:
         for count, (key, at) in enumerate(entries, start=1):
             if count > KEYS_MAX:
                 raise ProtocolError(f"the body has an object with more than {KEYS_MAX} keys")
-            if key == wrapper_key and self._text[at] == "{":
+            if key == wrapper_key and self._text.startswith("{", at):
                 end = self._read_object(at)
-            elif key == "topicConfigTable" and self._text[at] == "{":
+            elif key == "topicConfigTable" and self._text.startswith("{", at):
                 end = self._read_topics(at)
             elif key == "dataVersion":
                 end = self._end_of_value(at, VALUE_CHARACTERS_MAX)

@@ -41,7 +41,8 @@ _BODY_SHAPE_SINCE: Final = 37
 """Before this version (3.0.11) the body was only the topic table."""
 _ZLIB_FIRST_BYTE: Final = b"x"
 """Apache's 5.5.0 broker says `compressed=false` of bodies that it did compress. JSON never begins so."""
-_NAME = re.compile(r"[^\s\"\\\x00-\x1f\x7f]{1,255}")
+_NAME = re.compile(r"[^\s\"\\\x00-\x1f\x7f\ud800-\udfff]{1,255}")
+"""A JSON body can escape a lone surrogate, which no answer could encode."""
 
 
 def check_name(what: str, name: str) -> str:

@@ -215,6 +215,20 @@ def test_a_deeply_nested_message_ends_the_handshake(master: Master) -> None:
         verdict.result()
 
 
+@pytest.mark.parametrize("field", ["version", "epoch", "epochs", "end_offset"])
+def test_a_number_beyond_its_range_is_refused(master: Master, field: str) -> None:
+    socket, verdict = master.admit()
+    hello = msgspec.json.encode(handshake.Hello(handshake.VERSION, REPLICA, "00", LOG))
+    numbers = {"version": b"1", "epoch": b"4", "epochs": b"[[1,0]]", "end_offset": b"800"}
+    huge = b"[[1,36893488147419103232]]" if field == "epochs" else b"36893488147419103232"
+    name = f'"{field}":'.encode()
+    assert name + numbers[field] in hello
+    message = hello.replace(name + numbers[field], name + huge)
+    socket.send(len(message).to_bytes(4, "big") + message)
+    with pytest.raises(LinkRefused, match="does not speak the replication protocol"):
+        verdict.result()
+
+
 def test_a_huge_message_is_not_read(master: Master) -> None:
     socket, verdict = master.admit()
     socket.send(b"\xff\xff\xff\xff")

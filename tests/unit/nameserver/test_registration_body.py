@@ -178,6 +178,8 @@ def test_a_large_body_is_read_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -
         large(5_000).replace(b'"topicName": "topic-7"', b'"topicName": "' + b"x" * 20_000 + b'"'),
         b"{" + b'"a":1,' * 50_000 + b'"b":1}',
         b'{"topicConfigTable":{"a":' + b"[" * 200_000,
+        b" " * 200_000 + b'{"topicConfigTable":',
+        b" " * 200_000 + b'{"topicConfigSerializeWrapper": ',
     ],
 )
 def test_a_damaged_large_body_is_refused(body: bytes) -> None:
@@ -201,12 +203,19 @@ def test_one_odd_topic_does_not_keep_the_others_out() -> None:
     assert read_topics(command(), 513, RegisterBrokerBody([], table).encode()) == TABLE
 
 
+def test_a_topic_that_no_answer_could_name_is_left_out() -> None:
+    body = large(5_000).replace(b'"topic-7":', b'"topic-7\\ud800":')
+    found = read_topics(command(), 513, body).topic_config_table
+    assert len(found) == 4_999
+    msgspec.json.encode(list(found))
+
+
 @pytest.mark.parametrize("name", ["broker-a", "host.example.com", "%RETRY%g+t", "ü", "x" * 255])
 def test_names(name: str) -> None:
     assert check_name("brokerName", name) == name
 
 
-@pytest.mark.parametrize("name", ["", " ", "a b", 'a"b', "a\\b", "a\nb", "a\x00", "x" * 256])
+@pytest.mark.parametrize("name", ["", " ", "a b", 'a"b', "a\\b", "a\nb", "a\x00", "a\ud800", "x" * 256])
 def test_what_is_no_name(name: str) -> None:
     with pytest.raises(ProtocolError, match="brokerName"):
         check_name("brokerName", name)

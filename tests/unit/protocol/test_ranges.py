@@ -24,6 +24,7 @@ from metaq.protocol.bodies import (
     always,
 )
 from metaq.protocol.command import Fields
+from metaq.protocol.commands.waiting import DelayedLine, DelayedLines, TransactionLine, TransactionLines
 from metaq.protocol.errors import ProtocolError
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.ranges import Int32, Name, Rows
@@ -130,6 +131,18 @@ def test_a_value_past_its_range_is_refused_by_field_and_limit(
             kind.decode(text)
         assert words in caught.value.remark
         assert caught.value.code == 29
+
+
+def test_lists_of_waiting_messages_hold_what_their_senders_wrote() -> None:
+    """Otherwise one message of a stranger would hide all others from operators."""
+    longest = "x" * 32_767
+    delayed = DelayedLines(messages=[DelayedLine(id=longest, keys=[longest], tags=longest)])
+    assert DelayedLines.decode(delayed.encode()) == delayed
+    line = TransactionLine(
+        id=longest, transaction_id=longest, producer_group=longest, keys=[longest], tags=longest
+    )
+    transactions = TransactionLines(transactions=[line])
+    assert TransactionLines.decode(transactions.encode()) == transactions
 
 
 def test_the_ends_of_a_range_are_inside_it() -> None:

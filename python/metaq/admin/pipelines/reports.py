@@ -108,7 +108,7 @@ def decode(body: bytes, reported_ms: int) -> PipelineReport | None:
         return None
     try:
         report = msgspec.json.decode(body, type=PipelineReport)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     values = (getattr(report, field.name) for field in fields(report))
     if any(isinstance(value, int | float) and abs(value) >= NUMBERS_END for value in values):

@@ -81,11 +81,9 @@ class Consumption:
 
     @handles(QueryTopicConsumeByWho)
     async def query_topic_consume_by_who(self, command: QueryTopicConsumeByWho, request: Request) -> Response:
-        # Clients change on the event loop, so they are read here and not on the thread.
-        subscribing = list(self._parts.clients.groups_subscribing(command.topic))
-
         def collect() -> bytes:
             answer = BoundedAnswer(QueryTopicConsumeByWho)
+            subscribing = self._parts.clients.groups_subscribing(command.topic)
             groups = {*self._parts.plane.groups_of_topic(command.topic), *subscribing}
             return answer.encoded(GroupList(group_list=sorted(answer.counted(groups, NAME_BYTES))))
 
@@ -174,15 +172,15 @@ class Consumption:
 
     @handles(GetBrokerConsumeStats)
     async def get_broker_consume_stats(self, command: GetBrokerConsumeStats, request: Request) -> Response:
-        # A copy, because the table changes on the event loop.
-        groups = [config.group_name for config in self._parts.groups]
-        body = await self._look_up(request, lambda: self._broker_consume_stats(groups, command.is_order))
-        return Response(body=body)
+        return Response(
+            body=await self._look_up(request, lambda: self._broker_consume_stats(command.is_order))
+        )
 
-    def _broker_consume_stats(self, groups: list[str], only_ordered: bool) -> bytes:
+    def _broker_consume_stats(self, only_ordered: bool) -> bytes:
         answer = BoundedAnswer(GetBrokerConsumeStats)
         everything = ConsumeStatsList(broker_addr=self._parts.address)
-        for group in answer.counted(groups, NAME_BYTES):
+        for config in answer.counted(self._parts.groups, NAME_BYTES):
+            group = config.group_name
             of_group: list[ConsumeStats] = []
             for name in self._not_given_up(group, self._parts.plane.topics_of_group(group)):
                 topic = self._parts.topics.get(name)

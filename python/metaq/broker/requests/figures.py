@@ -100,18 +100,10 @@ class Figures:
 
     @handles(GetGroupFigures)
     async def get_group_figures(self, command: GetGroupFigures, request: Request) -> Response:
-        known = {config.group_name: config.consume_enable for config in self._parts.groups}
-        if command.group is not None and command.group not in known:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"group {command.group[:128]} does not exist on this broker",
-            )
         look_ups = self._parts.pools.look_ups
-        names, is_last = await look_ups.run(
-            request, lambda: _page(known, command.group, command.after, command.count)
-        )
+        page, is_last = await look_ups.run(request, lambda: self._group_page(command))
         # Clients change on the event loop, so they are read here and not on the thread.
-        wanted = [self._live(name, is_enabled=known[name]) for name in names]
+        wanted = [self._live(name, is_enabled=is_enabled) for name, is_enabled in page]
 
         def look_up() -> bytes:
             rates = self._parts.statistics.rates()
@@ -119,6 +111,17 @@ class Figures:
             return GroupLines(groups=lines, is_last=is_last and len(lines) == len(wanted)).encode()
 
         return Response(body=await look_ups.run(request, look_up))
+
+    def _group_page(self, command: GetGroupFigures) -> tuple[list[tuple[str, bool]], bool]:
+        """The groups of a page, whether each is enabled, and whether there are none behind it."""
+        known = {config.group_name: config.consume_enable for config in self._parts.groups}
+        if command.group is not None and command.group not in known:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {command.group[:128]} does not exist on this broker",
+            )
+        names, is_last = _page(known, command.group, command.after, command.count)
+        return [(name, known[name]) for name in names], is_last
 
     def _live(self, name: str, *, is_enabled: bool) -> tuple[GroupLine, frozenset[str]]:
         """The group with the number of its members, and the topics that they subscribe to."""

@@ -113,6 +113,7 @@ class Heartbeats:
         return taken if isinstance(taken, Response) else await taken
 
     def _taken(self, heartbeat: HeartbeatData, request: Request) -> Response | Awaitable[Response]:
+        self._check_size(heartbeat)
         _check(heartbeat)
         new = [entry for entry in _filters(heartbeat) if not self._is_compiled(entry)]
         return self._compile_and_take(heartbeat, new, request) if new else self._take(heartbeat, request)
@@ -351,6 +352,20 @@ class Heartbeats:
     def _is_ordered(self, data: ConsumerData) -> bool:
         subscribed = (self._topics.get(entry.topic) for entry in data.subscription_data_set)
         return any(topic.order for topic in subscribed if topic is not None)
+
+    def _check_size(self, heartbeat: HeartbeatData) -> None:
+        """Raises Refused for more than one client may have. What is repeated counts too, because each entry
+        takes time on the event loop."""
+        groups = len(heartbeat.consumer_data_set) + len(heartbeat.producer_data_set)
+        if groups > GROUPS_PER_CONNECTION_MAX:
+            raise _refused(f"{groups} groups in one heartbeat, the limit is {GROUPS_PER_CONNECTION_MAX}")
+        subscriptions = sum(len(data.subscription_data_set) for data in heartbeat.consumer_data_set)
+        limit = self._clients.budget.limits.subscriptions_per_client_max
+        if subscriptions > limit:
+            raise _refused(
+                f"{subscriptions} subscriptions in one heartbeat, the limit is {limit} "
+                "(subscriptions_per_client_max)"
+            )
 
     def _check_room(self, heartbeat: HeartbeatData, connection: int) -> None:
         consuming, producing = self._clients.groups_of(connection)

@@ -47,6 +47,7 @@ class Replies:
         self._address = address
         self._region = options.broker.region
         self._timeout_s = options.reply_timeout_s
+        self._body_bytes_max = options.store.message_size_bytes_max
 
     def _properties(self, text: str) -> dict[str, str]:
         # Measured first: to read a megabyte of them takes a long turn of the event loop.
@@ -62,6 +63,13 @@ class Replies:
     async def send_reply_message(
         self, command: SendReplyMessage | SendReplyMessageV2, request: Request
     ) -> Response:
+        if len(request.body) > self._body_bytes_max:
+            # Its requester would close the connection over a frame that is too long for it.
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the body of the reply has {len(request.body)} bytes, the limit is {self._body_bytes_max} "
+                "(message_size_bytes_max)",
+            )
         properties = self._properties(command.properties or "")
         requester = properties.get(REPLY_TO)
         if requester is None:

@@ -16,6 +16,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.messages import ConsumerSendMsgBack, TakenBack
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.handling.local_peers import source_of
 from metaq.protocol.properties import (
     DEAD_LETTER_ERROR,
     DEAD_LETTER_MESSAGE_ID,
@@ -67,8 +68,8 @@ class Retries:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         if config.retry_queue_nums <= 0:
             return None  # The group does not want failed messages again.
-        host = request.remote.rpartition(":")[0]
-        self._budget.check(host)
+        source = source_of(request.remote)
+        self._budget.check(source)
         stored = await self._pools.storing.run(
             request, lambda: readable_record(self._store, command.physical_offset)
         )
@@ -77,7 +78,7 @@ class Retries:
                 ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"
             )
         # Other requests may have used up the budget while this one was reading.
-        self._budget.charge(host, len(stored))
+        self._budget.charge(source, len(stored))
         (record,) = decode_records(stored)
         # Senders set this number as well.
         tries = min(max(record.reconsume_times, 0), TRIES_MAX - 1)

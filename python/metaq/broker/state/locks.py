@@ -22,6 +22,7 @@ from metaq.protocol.commands.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.body_reading import is_short, read_body
+from metaq.protocol.handling.local_peers import source_of
 from metaq.protocol.java_json import MessageQueue
 from metaq.work_pools import WorkPools
 
@@ -45,6 +46,7 @@ class Sender:
 
     connection: int = 0
     host: str = ""
+    """Its machine, as `source_of` names it."""
 
 
 UNKNOWN = Sender()
@@ -350,7 +352,7 @@ class QueueLocks:
 
 
 def _sender(request: Request) -> Sender:
-    return Sender(request.connection, request.remote.rpartition(":")[0])
+    return Sender(request.connection, source_of(request.remote))
 
 
 def _checked(asked: LockBatchRequestBody) -> LockBatchRequestBody:

@@ -231,10 +231,10 @@ class Offsets:
     @handles(GetAllConsumerOffset)
     async def get_all_consumer_offset(self, command: GetAllConsumerOffset, request: Request) -> Response:
         version = self._data_version
-        groups = [config.group_name for config in self._groups]
-        known = frozenset(groups)
 
         def collect() -> bytes:
+            groups = [config.group_name for config in self._groups]
+            known = frozenset(groups)
             answer = BoundedAnswer(GetAllConsumerOffset)
             table: dict[str, dict[int, int]] = {}
 

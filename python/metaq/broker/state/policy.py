@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
@@ -90,6 +90,7 @@ class PolicyFeed:
                 self._clients.consumer_group(name),
                 self._groups.forbidden_topics(name),
                 self._consume_default,
+                known=self._groups_sent.get(name),
             )
             if self._groups_sent.get(name) != policy:
                 if name not in self._groups_sent:
@@ -173,7 +174,10 @@ def compile_group(
     live: ConsumerGroup | None,
     forbidden_topics: Iterable[str] = (),
     default: Rates = NO_LIMIT,
+    *,
+    known: GroupPolicy | None = None,
 ) -> GroupPolicy:
+    """`known` is the policy that the group had. Members come and go, and seldom change its topics."""
     # A limit for consumers must not slow down tools.
     default = NO_LIMIT if config.group_name in SYSTEM_GROUPS else default
     rates = consume_rates(config.attributes, default)
@@ -189,10 +193,16 @@ def compile_group(
         slow_broker_id=config.which_broker_when_consume_slowly,
         retry_times_max=config.retry_max_times,
         forbidden_topics=tuple(forbidden_topics),
-        subscriptions=tuple(_for_newcomers(topic) for topic in sorted(subscriptions)),
+        subscriptions=known.subscriptions
+        if known is not None and _are_for(known.subscriptions, subscriptions)
+        else tuple(_for_newcomers(topic) for topic in sorted(subscriptions)),
         consume_messages_per_second=rates.messages,
         consume_bytes_per_second=rates.bytes,
     )
+
+
+def _are_for(subscriptions: Collection[SubscriptionPolicy], topics: Collection[str]) -> bool:
+    return len(subscriptions) == len(topics) and all(known.topic in topics for known in subscriptions)
 
 
 def _for_newcomers(topic: str) -> SubscriptionPolicy:

@@ -51,9 +51,9 @@ class GetDelayedFigures(Command, code=30_342, permission="describe", resources={
 
 
 class DelayedLine(Body):
-    """One delayed message."""
+    """One delayed message. Its sender chose the id, the keys and the tags."""
 
-    id: ShortText = always("")
+    id: Text = always("")
     offset_id: ShortText = always("")
     topic: Name = always("")
     queue_id: Int32 = always(0)
@@ -103,13 +103,13 @@ class RecallDelayedMessage(
 
 
 class TransactionLine(Body):
-    """One open transaction."""
+    """One open transaction. Its sender chose the ids, the producer group, the keys and the tags."""
 
-    id: ShortText = always("")
+    id: Text = always("")
     transaction_id: LongText = always("")
     offset_id: ShortText = always("")
     topic: Name = always("")
-    producer_group: Name = always("")
+    producer_group: Text = always("")
     keys: Rows[Text] = always(factory=list)
     tags: Text | None = None
     began_ms: Int64 = always(0)

@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from metaq.protocol.handling.local_peers import source_of
+
 INTERVAL_S = 10.0
 LINES_MAX = 10
 """Lines for one peer and reason within the interval."""
@@ -55,7 +57,7 @@ class PeerLog:
     def _count(self, peer: str, reason: object) -> int | None:
         """None if the line is one too many; otherwise, how many were left out since the last one."""
         # A peer that connects again has another port.
-        key = (peer.rpartition(":")[0], reason)
+        key = (source_of(peer), reason)
         now_s = self._clock_s()
         lines = self._lines.get(key)
         left_out = 0

@@ -125,7 +125,7 @@ class Pump:
         self, connection: int, command: Command, body: bytes = b"", timeout: float = 3.0
     ) -> Reply:
         """Asks a connected client. Raises Unreachable if it has left or does not answer, and Refused if too
-        many requests wait for clients already, or if its answer is too long."""
+        many requests wait for clients already, or if the question or its answer is too long."""
         with self.waiting_for_client(len(body)):
             return await self._invoke(connection, command, body, timeout)
 
@@ -136,6 +136,8 @@ class Pump:
             opaque = self._listener.invoke(connection, command.code, fields=command.to_fields(), body=body)
         except ConnectionGone as error:
             raise Unreachable(f"{type(command).__name__}: {error}") from None
+        except FrameError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{type(command).__name__}: {error}") from None
         future: asyncio.Future[Reply] = loop.create_future()
         self._waiting.setdefault(connection, {})[opaque] = future
         try:

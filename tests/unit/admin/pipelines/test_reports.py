@@ -42,6 +42,7 @@ def test_a_report_of_a_newer_version_is_read() -> None:
     [
         b"",
         b"\xff",
+        encode(REPORT).replace(b'"host":"', b'"host":"\xff'),
         b"[]",
         b"{}",
         b"[" * 20_000,
@@ -52,7 +53,7 @@ def test_a_report_of_a_newer_version_is_read() -> None:
         json.dumps({**asdict(REPORT), "lag_ms": -(2**63)}).encode(),
         json.dumps({**asdict(REPORT), "rows_in_per_second": 1e300}).encode(),
     ],
-    ids=["empty", "bytes", "list", "object", "deep", "kind", "state", "large", "huge", "low", "fast"],
+    ids=["empty", "bytes", "text", "list", "object", "deep", "kind", "state", "large", "huge", "low", "fast"],
 )
 def test_other_messages_are_no_reports(body: bytes) -> None:
     assert decode(body, 1) is None

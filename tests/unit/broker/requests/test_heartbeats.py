@@ -157,6 +157,20 @@ def many(count: int) -> list[ConsumerData]:
         (HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name="")]), "blank"),
         (HeartbeatData(client_id="c", consumer_data_set=many(1001)), "limit is 1000"),
         (
+            HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name="p")] * 1001),
+            "1001 groups in one heartbeat, the limit is 1000",
+        ),
+        (
+            HeartbeatData(
+                client_id="c",
+                consumer_data_set=[
+                    ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic="t")] * 700)
+                ]
+                * 3,
+            ),
+            "2100 subscriptions in one heartbeat, the limit is 2000",
+        ),
+        (
             HeartbeatData(
                 client_id="c",
                 consumer_data_set=[

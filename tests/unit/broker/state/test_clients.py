@@ -112,6 +112,26 @@ def test_a_reconnected_client_is_listed_once_and_shakes_nobody(crowd: Crowd) -> 
     assert crowd.taken_changes() == [("g", Change.SHARES)]
 
 
+def test_a_list_of_members_is_not_sorted_for_each_who_asks(crowd: Crowd) -> None:
+    class Id(str):
+        compared = 0
+
+        def __lt__(self, other: str) -> bool:
+            Id.compared += 1
+            return str.__lt__(self, other)
+
+    for number in range(1_000):
+        crowd.join(number, client_id=Id(f"c{number * 7 % 1_000:03}"))
+    Id.compared = 0
+    for _ in range(1_000):
+        assert len(crowd.group().client_ids()) == 1_000
+    assert Id.compared == 0
+    crowd.clients.remove_connection(500)
+    assert crowd.group().client_ids() == sorted(
+        f"c{number * 7 % 1_000:03}" for number in range(1_000) if number != 500
+    )
+
+
 def test_a_connection_can_change_its_client_id(crowd: Crowd) -> None:
     crowd.join(1, client_id="a", t=1)
     crowd.taken_changes()

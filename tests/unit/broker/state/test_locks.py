@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from metaq.broker.state.client_limits import LockLimits
 from metaq.broker.state.clients import Clients, ConsumerGroup, Member
 from metaq.broker.state.locks import LEASE_MS, QueueLocks, Sender
 from metaq.protocol.bodies import ConsumerData, LockBatchRequestBody, LockBatchResponseBody, TopicConfig
@@ -147,6 +148,26 @@ def test_one_request_looks_for_its_owner_once(tables: Any, monkeypatch: pytest.M
     locks.unlock("g", "a", queues, stranger)
     assert len(looks) == 2, "and not once for each of 1,000 queues"
     assert len(locks.held_by("g", "a")) == 1_000, "only the owner unlocks"
+
+
+def test_one_machine_has_half_of_all_locks_with_all_addresses_of_its_subnet(
+    tables: Any, request_with: Any
+) -> None:
+    tables.topics.put(TopicConfig(topic_name="orders", read_queue_nums=200, write_queue_nums=200))
+    locks = QueueLocks(tables.clock, tables.topics, tables.journal, limits=LockLimits(total_max=100))
+
+    def lock(queue_id: int, remote: str) -> int:
+        queues = [MessageQueue("broker-a", queue_id, "orders")]
+        body = LockBatchRequestBody(client_id=remote, consumer_group="g", mq_set=queues).encode()
+        request = request_with(body, queue_id, remote=remote)
+        try:
+            return asyncio.run(locks.lock_batch_queues(LockBatchQueues(), request)).code
+        except Refused as refused:
+            return refused.code
+
+    codes = [lock(number, f"[2001:db8::{number:x}]:50000") for number in range(100)]
+    assert (codes.count(0), codes.count(2)) == (50, 50)
+    assert lock(150, "[2001:db8:0:1::1]:50000") == 0, "others have room"
 
 
 def test_a_long_request_lets_others_have_their_turn(tables: Any, request_with: Any) -> None:

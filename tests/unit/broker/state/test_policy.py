@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from metaq._core import BrokerPlane, StandingSubscription, tag_code
+from metaq.broker.state import policy
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.filters import Filters
 from metaq.broker.state.policy import PolicyFeed, compile_subscription
@@ -120,6 +121,38 @@ def test_a_group_carries_the_topics_of_its_live_subscriptions(
     tables.groups.remove("g")
     feed.send_groups(["g"])
     assert "g" not in plane.groups
+
+
+def test_members_that_come_and_go_cost_nothing_for_the_topics_of_their_group(
+    feed: PolicyFeed, plane: FakePlane, tables: Any, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def noted(topic: str) -> SubscriptionPolicy:
+        made.append(topic)
+        return SubscriptionPolicy(topic, -1)
+
+    monkeypatch.setattr(policy, "_for_newcomers", noted)
+    tables.groups.put(SubscriptionGroupConfig(group_name="g"))
+
+    def join(connection: int, *topics: str) -> None:
+        data = ConsumerData(
+            group_name="g", subscription_data_set=[SubscriptionData(topic=topic) for topic in topics]
+        )
+        clients.put_consumer(data, Member(connection, f"c{connection}", 0, 513, "h:1", 0))
+        feed.send_groups(["g"])
+
+    join(1, "t", "u")
+    assert made == ["t", "u"]
+    join(2)
+    clients.remove_connection(2)
+    feed.send_groups(["g"])
+    assert made == ["t", "u"]
+    join(3, "v")
+    assert [known.topic for known in plane.groups["g"].subscriptions] == ["t", "u", "v"]
+    clients.remove_connection(1)
+    feed.send_groups(["g"])
+    assert [known.topic for known in plane.groups["g"].subscriptions] == ["v"]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,13 @@ def test_a_peer_gets_a_few_lines_for_each_reason(caplog: pytest.LogCaptureFixtur
     assert caplog.messages[-1] == "10.0.0.1:8 did it"
 
 
+def test_a_machine_is_one_peer_with_all_addresses_of_its_subnet(caplog: pytest.LogCaptureFixture) -> None:
+    peers = Peers()
+    for number in range(1_000):
+        peers.write(f"[2001:db8::{number:x}]:50000")
+    assert len(caplog.messages) == LINES_MAX
+
+
 def test_the_oldest_peers_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
     peers = Peers(reasons_max=5)
     for number in range(1_000):
