@@ -42,6 +42,11 @@ def is_answered(client: PlainClient) -> bool:
         return False
 
 
+def wait_for_next_count() -> None:
+    """The server counts the requests of its connections at most ten times a second."""
+    time.sleep(0.2)
+
+
 @pytest.mark.parametrize("role", ["broker", "nameserver"])
 def test_a_crowd_that_goes_on_asking_leaves_room_for_others(served: Serving, role: str) -> None:
     """Its connections kept their places for ever, and everybody else was refused."""
@@ -61,9 +66,10 @@ def test_a_crowd_that_goes_on_asking_leaves_room_for_others(served: Serving, rol
         busy = crowd[: len(crowd) // 2]
         for _ in range(20):
             assert all(is_answered(client) for client in busy)
+        wait_for_next_count()
         newcomers = [connect(OTHER) for _ in range(NEWCOMERS // 2)]
         assert [is_answered(client) for client in newcomers] == [True] * len(newcomers)
-        time.sleep(0.2)  # The connections are looked at ten times a second.
+        wait_for_next_count()
         assert all(is_answered(client) for client in busy), "those that do the most keep their places"
         left = sum(is_answered(client) for client in crowd)
         assert left == len(crowd) - len(newcomers)
