@@ -125,6 +125,10 @@ impl Reader<'_> {
                     Verdict::Exhausted => break 'scan,
                     Verdict::Wanted | Verdict::Missing => {}
                 }
+                // Before the body is read: a pull that finds no room for it must not cost as much as one that does.
+                if got.count > 0 && !entry.is_void() && got.bytes + entry.size as usize > bytes_max {
+                    break 'scan;
+                }
                 let mut found = self.find_sound(queue, got.next_offset, entry, &gathered);
                 if let Some((sound, _)) = &found {
                     // A corrected entry leads to another record, which has not been checked yet.

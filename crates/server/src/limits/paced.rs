@@ -1,8 +1,10 @@
 //! The pulls that wait for their group's limit, in the order in which they will be served.
 //!
-//! The queue that was served longest ago comes first, even if its pull timed out meanwhile and was sent again. So no queue
-//! and no consumer starves, however low the rate.
+//! Addresses take turns, and so do the queues of an address: the one that was served longest ago comes first, even if its
+//! pull timed out meanwhile and was sent again. One that was never served counts as served when it came. So no queue and no
+//! consumer starves, however low the rate and however many queues another address asks for.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -15,8 +17,9 @@ use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
 use crate::pull::held_pulls::Held;
 use crate::pull::held_table::{HeldTable, Ticket};
+use crate::transaction::shares::NameKey;
 
-/// Queues of a group for which the last turn is remembered.
+/// Queues and addresses of a group for which the last turn is remembered, each.
 const TURNS_MAX: usize = 100_000;
 
 /// The time at which the queue was served last, and the order of arrival.
@@ -24,9 +27,18 @@ type Turn = (u64, u64);
 /// Topic and queue → the time at which it was served last.
 type Served = HashMap<(Arc<str>, i32), u64, RandomState>;
 
+/// The pulls of one address, and the time at which one of them was served last.
+struct OfAddress {
+    served: u64,
+    pulls: BTreeMap<Turn, Ticket>,
+}
+
 #[derive(Default)]
 struct Waiting {
-    pulls: BTreeMap<Turn, Ticket>,
+    addresses: HashMap<NameKey, OfAddress, RandomState>,
+    /// The addresses with pulls that wait, by the time at which each was served last.
+    order: BTreeSet<(u64, NameKey)>,
+    addresses_served: HashMap<NameKey, u64, RandomState>,
     /// By connection, because in broadcast mode every consumer reads every queue.
     served: HashMap<u64, Served, RandomState>,
     served_count: usize,
@@ -63,8 +75,7 @@ impl Paced {
     }
 
     pub fn has(&self, group: &str) -> bool {
-        !self.is_empty()
-            && self.table.lock().groups.get(group).is_some_and(|waiting| !waiting.pulls.is_empty())
+        !self.is_empty() && self.table.lock().groups.get(group).is_some_and(|waiting| !waiting.is_empty())
     }
 
     /// Returns the pull if there is no room for it.
@@ -73,9 +84,10 @@ impl Paced {
         if table.is_closed || table.pulls.is_full(&held.peer, self.count_max) {
             return Err(Box::new(held));
         }
-        let served = table.group(&held.pull.group).served_at(&held.pull, &held.peer);
         table.next += 1;
-        table.insert((served, table.next), held);
+        let now = table.next;
+        let served = table.group(&held.pull.group).served_at(&held.pull, &held.peer).unwrap_or(now);
+        table.insert((served, now), held);
         self.count.store(table.pulls.len(), SeqCst);
         Ok(())
     }
@@ -89,8 +101,7 @@ impl Paced {
 
     pub fn take_first(&self, group: &str) -> Option<(Turn, Held)> {
         let table = &mut *self.table.lock();
-        let (turn, ticket) = table.groups.get(group)?.pulls.first_key_value()?;
-        let (turn, ticket) = (*turn, *ticket);
+        let (turn, ticket) = table.groups.get(group)?.first()?;
         let held = table.remove(ticket)?;
         self.count.store(table.pulls.len(), SeqCst);
         Some((turn, held))
@@ -115,7 +126,7 @@ impl Paced {
     /// Forgets the turns of a group that has no limit any more and no pulls that wait.
     pub fn forget(&self, group: &str) {
         let table = &mut *self.table.lock();
-        if table.groups.get(group).is_some_and(|waiting| waiting.pulls.is_empty()) {
+        if table.groups.get(group).is_some_and(Waiting::is_empty) {
             table.groups.remove(group);
         }
     }
@@ -138,7 +149,8 @@ impl Paced {
                 held.is_some_and(|held| *held.pull.topic == *topic && held.pull.queue_id == queue_id)
             };
             let waiting = table.groups.get(group);
-            let tickets = waiting.into_iter().flat_map(|waiting| waiting.pulls.values());
+            let addresses = waiting.into_iter().flat_map(|waiting| waiting.addresses.values());
+            let tickets = addresses.flat_map(|address| address.pulls.values());
             tickets.copied().filter(is_of_queue).collect()
         })
     }
@@ -150,7 +162,7 @@ impl Paced {
         for group in table.served_in.remove(&peer.id).into_iter().flatten() {
             if let Some(waiting) = table.groups.get_mut(&group) {
                 waiting.forget(peer);
-                if waiting.pulls.is_empty() && waiting.served.is_empty() {
+                if waiting.is_empty() && waiting.served.is_empty() {
                     table.groups.remove(&group);
                 }
             }
@@ -176,27 +188,69 @@ impl Table {
     }
 
     fn insert(&mut self, turn: Turn, held: Held) {
-        let (group, deadline) = (Arc::clone(&held.pull.group), held.deadline);
+        let (group, deadline, network) = (Arc::clone(&held.pull.group), held.deadline, held.peer.network);
         let ticket = self.pulls.insert(held, deadline, turn);
-        self.group(&group).pulls.insert(turn, ticket);
+        let now = self.next;
+        self.group(&group).insert(network, turn, ticket, now);
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<Held> {
         let (held, turn) = self.pulls.remove(ticket)?;
         if let Some(waiting) = self.groups.get_mut(&held.pull.group) {
-            waiting.pulls.remove(&turn);
+            waiting.remove(held.peer.network, turn);
         }
         Some(held)
     }
 }
 
 impl Waiting {
-    fn served_at(&self, pull: &Pull, peer: &Peer) -> u64 {
-        let served = self.served.get(&peer.id).and_then(|served| served.get(&queue(pull)));
-        served.copied().unwrap_or(0)
+    fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    fn first(&self) -> Option<(Turn, Ticket)> {
+        let (_, network) = self.order.first()?;
+        let (turn, ticket) = self.addresses.get(network)?.pulls.first_key_value()?;
+        Some((*turn, *ticket))
+    }
+
+    fn insert(&mut self, network: NameKey, turn: Turn, ticket: Ticket, now: u64) {
+        self.make_room();
+        let served = *self.addresses_served.entry(network).or_insert(now);
+        let address =
+            self.addresses.entry(network).or_insert_with(|| OfAddress { served, pulls: BTreeMap::new() });
+        self.order.insert((address.served, network));
+        address.pulls.insert(turn, ticket);
+    }
+
+    fn remove(&mut self, network: NameKey, turn: Turn) {
+        if let Entry::Occupied(mut address) = self.addresses.entry(network) {
+            address.get_mut().pulls.remove(&turn);
+            if address.get().pulls.is_empty() {
+                self.order.remove(&(address.get().served, network));
+                address.remove();
+            }
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.addresses_served.len() >= TURNS_MAX {
+            self.addresses_served.clear();
+        }
+    }
+
+    fn served_at(&self, pull: &Pull, peer: &Peer) -> Option<u64> {
+        self.served.get(&peer.id).and_then(|served| served.get(&queue(pull))).copied()
     }
 
     fn note_served(&mut self, pull: &Pull, peer: &Peer, now: u64) {
+        self.make_room();
+        self.addresses_served.insert(peer.network, now);
+        if let Some(address) = self.addresses.get_mut(&peer.network) {
+            self.order.remove(&(address.served, peer.network));
+            address.served = now;
+            self.order.insert((now, peer.network));
+        }
         if self.served_count >= TURNS_MAX {
             self.served.clear();
             self.served_count = 0;
@@ -221,7 +275,7 @@ mod tests {
     use metaq_store::Filter;
 
     use super::*;
-    use crate::pull::held_pulls::tests::{held, peer};
+    use crate::pull::held_pulls::tests::{held, peer, peer_at};
     use crate::pull::held_table::tests::COMPARISONS;
 
     fn add(paced: &Paced, peer: &Arc<Peer>, opaque: i32) {
@@ -258,11 +312,41 @@ mod tests {
         add(&paced, &one, 3);
         assert!(paced.add(held(&one, 4, Filter::All)).is_err());
         let (turn, first) = paced.take_first("g").unwrap();
-        assert_eq!(first.pull.opaque, 2);
+        assert_eq!(first.pull.opaque, 1);
         paced.put_back(turn, first);
         let order: Vec<i32> =
             std::iter::from_fn(|| paced.take_first("g")).map(|(_, held)| held.pull.opaque).collect();
-        assert_eq!(order, [2, 1, 3]);
+        assert_eq!(order, [1, 3, 2]);
         assert!(paced.is_empty() && paced.table.lock().pulls.is_clean());
+    }
+
+    #[test]
+    fn a_stranger_with_many_queues_takes_turns_with_the_members() {
+        let (paced, member) = (Paced::new(usize::MAX), peer_at(1, "127.0.0.9:1"));
+        let new_stranger = |id| {
+            let stranger = peer(id);
+            for queue_id in 0..100 {
+                let mut pull = held(&stranger, queue_id, Filter::All);
+                pull.pull.queue_id = queue_id;
+                assert!(paced.add(pull).is_ok());
+            }
+            stranger
+        };
+        let stranger = new_stranger(2);
+        add(&paced, &member, -1);
+        let mut served = Vec::new();
+        for round in 0..10 {
+            let (_, first) = paced.take_first("g").unwrap();
+            paced.note_served(&first.pull, &first.peer);
+            served.push(first.peer.id);
+            if first.peer.id == member.id {
+                add(&paced, &member, -1);
+            }
+            if round == 5 {
+                paced.drop_peer(&stranger);
+                new_stranger(3);
+            }
+        }
+        assert_eq!(served, [2, 1, 2, 1, 2, 1, 3, 1, 3, 1], "a new connection has no new turn");
     }
 }

@@ -26,7 +26,7 @@ pub type OpenByName = HashMap<NameKey, usize, RandomState>;
 
 /// Stands for the name of a producer group or a topic, or for an address, of which there may be one for each of many
 /// transactions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameKey(u64);
 
 impl NameKey {
