@@ -71,15 +71,29 @@ impl Loads {
     /// Counts a request of this address, or returns false if there is no room. An address of which nothing waits has room
     /// for one request, however long.
     pub fn add(&mut self, network: NameKey, bytes: usize, requests_max: usize, bytes_max: usize) -> bool {
+        let fits = self.fits(bytes, requests_max, bytes_max)
+            && self.has_share(network, bytes, requests_max, bytes_max);
+        if fits {
+            self.count(network, bytes);
+        }
+        fits
+    }
+
+    pub fn fits(&self, bytes: usize, requests_max: usize, bytes_max: usize) -> bool {
+        self.all.fits(bytes, requests_max, bytes_max)
+    }
+
+    /// Whether the address has less than its share of both.
+    pub fn has_share(&self, network: NameKey, bytes: usize, requests_max: usize, bytes_max: usize) -> bool {
         let part = |whole: usize| whole.div_ceil(ADDRESS_PART);
         let own = self.of_network.get(&network);
-        let has_share = own.is_none_or(|own| own.fits(bytes, part(requests_max), part(bytes_max)));
-        if !has_share || !self.all.fits(bytes, requests_max, bytes_max) {
-            return false;
-        }
+        own.is_none_or(|own| own.fits(bytes, part(requests_max), part(bytes_max)))
+    }
+
+    /// Counts a request, whether there is room or not.
+    pub fn count(&mut self, network: NameKey, bytes: usize) {
         self.all.add(bytes);
         self.of_network.entry(network).or_default().add(bytes);
-        true
     }
 
     pub fn remove(&mut self, network: NameKey, bytes: usize) {

@@ -11,10 +11,12 @@ use parking_lot::Mutex;
 
 use crate::codes::response_code;
 use crate::net::answers::Answers;
+use crate::net::by_network::Loads;
 use crate::net::output::Body;
 use crate::net::peer::Peer;
 use crate::net::route::Ask;
 use crate::notice::Notice;
+use crate::transaction::shares::NameKey;
 
 /// Memory that a request takes besides its bytes.
 const CROSSED_BYTES: usize = 256;
@@ -138,9 +140,44 @@ pub enum Event {
 /// A connection of which nothing waits may always add a request of this size: others cannot take all the room.
 const GUARANTEED_BYTES: usize = 4 * 1024;
 
+/// The connections that have a turn. Addresses take turns, and so do the connections of each.
+#[derive(Default)]
+struct Turns {
+    networks: VecDeque<NameKey>,
+    of_network: HashMap<NameKey, VecDeque<u64>, RandomState>,
+}
+
+impl Turns {
+    fn is_empty(&self) -> bool {
+        self.networks.is_empty()
+    }
+
+    fn add(&mut self, network: NameKey, connection: u64) {
+        let connections = self.of_network.entry(network).or_default();
+        if connections.is_empty() {
+            self.networks.push_back(network);
+        }
+        connections.push_back(connection);
+    }
+
+    fn next(&mut self) -> Option<u64> {
+        let network = self.networks.pop_front()?;
+        let connections = self.of_network.get_mut(&network)?;
+        let next = connections.pop_front();
+        if connections.is_empty() {
+            self.of_network.remove(&network);
+        } else {
+            self.networks.push_back(network);
+        }
+        next
+    }
+}
+
 /// The events of one connection, oldest first.
 #[derive(Default)]
 struct Line {
+    /// The address of the connection. It is set with the first event.
+    network: NameKey,
     events: VecDeque<Event>,
     requests: usize,
     bytes: usize,
@@ -156,10 +193,9 @@ struct Line {
 struct Waiting {
     /// By connection. A line that is empty and not paused is removed.
     lines: HashMap<u64, Line, RandomState>,
-    /// The connections in the order of their turns. Those that were paused since then are passed over.
-    turns: VecDeque<u64>,
-    requests: usize,
-    bytes: usize,
+    /// The connections that are paused since they got their turn are passed over.
+    turns: Turns,
+    loads: Loads,
 }
 
 /// The limits of what waits for Python.
@@ -176,6 +212,7 @@ pub struct CrossingLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overload {
     Everybody,
+    Address,
     Connection,
 }
 
@@ -185,6 +222,9 @@ impl Overload {
             Overload::Everybody => {
                 "[OVERLOAD] too many requests wait for the broker's control plane; try again later"
             }
+            Overload::Address => {
+                "[OVERLOAD] too many requests of this address wait for the broker's control plane; one address may have half of crossing_requests_max and crossing_bytes_max; try again later"
+            }
             Overload::Connection => {
                 "[OVERLOAD] too many requests of this connection wait for the broker's control plane; wait for their answers (crossing_requests_per_connection_max, crossing_bytes_per_connection_max)"
             }
@@ -193,7 +233,7 @@ impl Overload {
 }
 
 /// The waiting events, one line for each connection, and the descriptor that is readable while one of them has its turn.
-/// Connections take turns, so that one that asks for much delays itself and nobody else.
+/// Addresses take turns, and so do the connections of each: one that asks for much delays itself and nobody else.
 pub struct Crossing {
     waiting: Mutex<Waiting>,
     notice: Notice,
@@ -215,38 +255,39 @@ impl Crossing {
         // Dropped after the lock is given back.
         let mut dropped = Vec::new();
         let mut waiting = self.waiting.lock();
-        let (id, size) = match &event {
-            Event::Request(crossed) | Event::Answer(crossed) => (crossed.peer.id, Some(crossed.len())),
-            Event::Closed(peer) => (peer.id, None),
+        let (peer, size) = match &event {
+            Event::Request(crossed) | Event::Answer(crossed) => (&crossed.peer, Some(crossed.len())),
+            Event::Closed(peer) => (peer, None),
         };
+        let (id, network) = (peer.id, peer.network);
         if let Some(size) = size {
-            self.check(&waiting, id, size)?;
-            waiting.requests += 1;
-            waiting.bytes += size;
+            self.check(&waiting, peer, size)?;
+            waiting.loads.count(network, size);
         }
         if size.is_none() {
             dropped = waiting.end_line(id);
         }
         let Waiting { lines, turns, .. } = &mut *waiting;
         let line = lines.entry(id).or_default();
+        line.network = network;
         line.requests += usize::from(size.is_some());
         line.bytes += size.unwrap_or(0);
         line.events.push_back(event);
         if line.wants_turn() {
             line.has_turn = true;
-            turns.push_back(id);
-            if turns.len() == 1 {
+            if turns.is_empty() {
                 self.notice.set();
             }
+            turns.add(network, id);
         }
         drop(waiting);
         drop(dropped);
         Ok(())
     }
 
-    fn check(&self, waiting: &Waiting, id: u64, size: usize) -> Result<(), Overload> {
+    fn check(&self, waiting: &Waiting, peer: &Peer, size: usize) -> Result<(), Overload> {
         let limits = &self.limits;
-        let line = waiting.lines.get(&id).filter(|line| line.requests > 0);
+        let line = waiting.lines.get(&peer.id).filter(|line| line.requests > 0);
         let is_waiting = line.is_some();
         // The limits of a connection let any single frame cross, however large.
         if let Some(line) = line {
@@ -256,14 +297,18 @@ impl Crossing {
                 return Err(Overload::Connection);
             }
         }
-        let is_full = waiting.requests >= limits.requests_max || waiting.bytes + size > limits.bytes_max;
-        if is_full && (is_waiting || size > GUARANTEED_BYTES) {
+        if !is_waiting && size <= GUARANTEED_BYTES {
+            return Ok(());
+        }
+        let CrossingLimits { requests_max, bytes_max, .. } = *limits;
+        if !waiting.loads.fits(size, requests_max, bytes_max) {
             return Err(Overload::Everybody);
         }
-        Ok(())
+        let has_share = waiting.loads.has_share(peer.network, size, requests_max, bytes_max);
+        if has_share { Ok(()) } else { Err(Overload::Address) }
     }
 
-    /// Takes up to `count_max` events: one of each connection in turn, its oldest first. The descriptor stays readable
+    /// Takes up to `count_max` events: one of each address in turn, the oldest of the connection whose turn it is. The descriptor stays readable
     /// while more can be taken. Requests that have waited too long are refused here: their sender has given up, and may
     /// have asked elsewhere.
     pub fn drain(&self, count_max: usize) -> Vec<Event> {
@@ -288,7 +333,7 @@ impl Crossing {
         line.paused = paused && !line.ended;
         if line.wants_turn() {
             line.has_turn = true;
-            turns.push_back(id);
+            turns.add(line.network, id);
             self.notice.set();
         } else if line.events.is_empty() && !line.paused {
             lines.remove(&id);
@@ -334,8 +379,7 @@ impl Waiting {
                     let size = crossed.len();
                     line.requests -= 1;
                     line.bytes -= size;
-                    self.requests -= 1;
-                    self.bytes -= size;
+                    self.loads.remove(line.network, size);
                     dropped.push(crossed);
                 }
                 kept => line.events.push_back(kept),
@@ -346,7 +390,7 @@ impl Waiting {
 
     /// The next event whose connection is not paused.
     fn take_next(&mut self) -> Option<Event> {
-        while let Some(id) = self.turns.pop_front() {
+        while let Some(id) = self.turns.next() {
             let taken = self.take_of(id);
             if taken.is_some() {
                 return taken;
@@ -366,14 +410,13 @@ impl Waiting {
             let size = crossed.len();
             line.requests -= 1;
             line.bytes -= size;
-            self.requests -= 1;
-            self.bytes -= size;
+            self.loads.remove(line.network, size);
         }
         if line.events.is_empty() {
             self.lines.remove(&id);
         } else {
             line.has_turn = true;
-            self.turns.push_back(id);
+            self.turns.add(line.network, id);
         }
         Some(event)
     }

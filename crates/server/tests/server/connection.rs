@@ -233,15 +233,35 @@ fn connections_take_turns_on_the_way_up() {
 }
 
 #[test]
+fn an_address_with_many_connections_has_one_turn_on_the_way_up() {
+    let plane = Plane::with(|setup| setup.server.crossing_requests_max = 1_000);
+    let mut crowd: Vec<_> = (0..30).map(|_| plane.connect()).collect();
+    for client in &mut crowd {
+        client.send(COLD, &Vec::new(), b"crowd");
+        client.send(COLD, &Vec::new(), b"crowd");
+    }
+    let mut other = Client::connect_from([127, 0, 0, 9], plane.listener.port());
+    other.send(COLD, &Vec::new(), b"other");
+    other.expect_silence();
+    let first_two = [plane.crossed().body.clone(), plane.crossed().body.clone()];
+    assert!(first_two.contains(&Bytes::from_static(b"other")), "{first_two:?}");
+    let rest = (0..59).filter(|_| plane.crossed().body == "crowd").count();
+    assert_eq!(rest, 59);
+}
+
+#[test]
 fn a_full_way_up_has_room_for_a_connection_that_asked_nothing_yet() {
-    let plane = Plane::with(|setup| setup.server.crossing_requests_max = 3);
+    let plane = Plane::with(|setup| setup.server.crossing_requests_max = 4);
     let (mut greedy, mut modest) = (plane.connect(), plane.connect());
-    for _ in 0..3 {
+    let mut other = Client::connect_from([127, 0, 0, 9], plane.listener.port());
+    for _ in 0..2 {
         greedy.send(COLD, &Vec::new(), b"greedy");
     }
-    greedy.ask(COLD, &Vec::new(), b"greedy").refuses(response_code::SYSTEM_BUSY, "[OVERLOAD]");
+    greedy.ask(COLD, &Vec::new(), b"greedy").refuses(response_code::SYSTEM_BUSY, "requests of this address");
     modest.send(COLD, &Vec::new(), b"modest");
-    modest.ask(COLD, &Vec::new(), b"again").refuses(response_code::SYSTEM_BUSY, "[OVERLOAD]");
+    modest.ask(COLD, &Vec::new(), b"again").refuses(response_code::SYSTEM_BUSY, "requests of this address");
+    other.send(COLD, &Vec::new(), b"other");
+    other.ask(COLD, &Vec::new(), b"again").refuses(response_code::SYSTEM_BUSY, "too many requests wait");
     let crossed: Vec<Bytes> = (0..4).map(|_| plane.crossed().body.clone()).collect();
     assert!(crossed.contains(&Bytes::from_static(b"modest")), "{crossed:?}");
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use metaq_store::faulty_disk::{Call, FaultyDisk};
-use metaq_store::{Clock, Disk, Store, StoreError, StoreSettings, SystemDisk, rewrite_log};
+use metaq_store::{Clock, Disk, Filter, Store, StoreError, StoreSettings, SystemDisk, rewrite_log};
 use proptest::prelude::*;
 
 use crate::support::*;
@@ -119,6 +119,21 @@ fn reads_and_a_replay_lead_to_the_damage() {
     let store = open(&settings);
     let known = store.known_damage();
     assert!(known.contains(&(places[RECORDS - 2].start, places[RECORDS - 2].end)), "{known:?}");
+}
+
+#[test]
+fn a_read_does_not_check_what_it_has_no_room_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = small(directory.path());
+    let store = open(&settings);
+    let places = fill(&store);
+    flip_body(&settings, &places[QUEUES]);
+    let got = store.get("t", 0, 0, 32, 1, &Filter::All);
+    assert_eq!((got.count, got.next_offset), (1, 1));
+    assert_eq!(store.figures().damaged_records, 0, "one pull would cost what the next record is long");
+    let got = store.get("t", 0, 1, 32, 1, &Filter::All);
+    assert_eq!((got.count, got.next_offset), (1, 3));
+    assert_eq!(store.figures().damaged_records, 1);
 }
 
 /// Replaces damaged ranges by the bytes of a sound log.
