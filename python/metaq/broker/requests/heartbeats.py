@@ -114,6 +114,7 @@ class Heartbeats:
 
     def _taken(self, heartbeat: HeartbeatData, request: Request) -> Response | Awaitable[Response]:
         self._check_size(heartbeat)
+        _drop_repeated(heartbeat)
         _check(heartbeat)
         new = [entry for entry in _filters(heartbeat) if not self._is_compiled(entry)]
         return self._compile_and_take(heartbeat, new, request) if new else self._take(heartbeat, request)
@@ -374,6 +375,14 @@ class Heartbeats:
         groups = len(consuming) + len(producing)
         if groups > GROUPS_PER_CONNECTION_MAX:
             raise _refused(f"{groups} groups on one connection, the limit is {GROUPS_PER_CONNECTION_MAX}")
+
+
+def _drop_repeated(heartbeat: HeartbeatData) -> None:
+    """Leaves each group in the heartbeat once, as its last entry says. Clients name each group once."""
+    consumers = {data.group_name: data for data in heartbeat.consumer_data_set}
+    heartbeat.consumer_data_set = list(consumers.values())
+    producers = {data.group_name: data for data in heartbeat.producer_data_set}
+    heartbeat.producer_data_set = list(producers.values())
 
 
 def _check(heartbeat: HeartbeatData) -> None:

@@ -161,7 +161,7 @@ class ConsumerGroup:
     def put(self, member: Member) -> Change:
         """Adds or replaces the member. The cost does not grow with the number of members."""
         known = self.members.get(member.connection)
-        ids_before, subscriptions_before = len(self._client_ids), dict(self.subscriptions)
+        ids_before, shown_before = len(self._client_ids), self._shown(member, known)
         if known is not None and known.client_id != member.client_id:
             self._count_out(known)
         is_new_id = member.client_id not in self._client_ids
@@ -180,22 +180,28 @@ class ConsumerGroup:
                 self.subscriptions[topic] = subscription
         if known is not None:
             self._let_go(known)
-        return self._compared(is_new_id or ids_before != len(self._client_ids), subscriptions_before)
+        return self._compared(is_new_id or ids_before != len(self._client_ids), shown_before)
 
     def remove(self, connection: int) -> Change:
         known = self.members.pop(connection, None)
         if known is None:
             return Change.NOTHING
-        ids_before, subscriptions_before = len(self._client_ids), dict(self.subscriptions)
+        ids_before, shown_before = len(self._client_ids), self._shown(known)
         self._broadcasters -= known.broadcasting
         self._count_out(known)
         self._let_go(known)
-        return self._compared(ids_before != len(self._client_ids), subscriptions_before)
+        return self._compared(ids_before != len(self._client_ids), shown_before)
 
-    def _compared(self, ids_changed: bool, subscriptions_before: dict[str, SubscriptionData]) -> Change:
-        if ids_changed or subscriptions_before.keys() != self.subscriptions.keys():
+    def _shown(self, *members: Member | None) -> dict[str, SubscriptionData | None]:
+        """The group's subscriptions to the topics of these members. It may have many more topics."""
+        topics = [topic for member in members if member is not None for topic in member.subscriptions]
+        return {topic: self.subscriptions.get(topic) for topic in topics}
+
+    def _compared(self, ids_changed: bool, shown_before: dict[str, SubscriptionData | None]) -> Change:
+        shown = [(before, self.subscriptions.get(topic)) for topic, before in shown_before.items()]
+        if ids_changed or any((before is None) != (now is None) for before, now in shown):
             return Change.SHARES
-        return Change.FILTERS if subscriptions_before != self.subscriptions else Change.NOTHING
+        return Change.FILTERS if any(before != now for before, now in shown) else Change.NOTHING
 
     def _count_out(self, member: Member) -> None:
         self._client_ids[member.client_id] -= 1
@@ -207,6 +213,8 @@ class ConsumerGroup:
         """Finds the next newest subscription for each topic where the former member's was the newest. The
         cost grows with the members that subscribe to the same topic, not with all of them."""
         successor = self.members.get(former.connection)
+        if successor is not None and successor.subscriptions is former.subscriptions:
+            return
         for topic, subscription in former.subscriptions.items():
             subscribers = self._subscribers.get(topic, {})
             if successor is None or topic not in successor.subscriptions:

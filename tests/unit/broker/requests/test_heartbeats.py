@@ -117,6 +117,31 @@ def test_a_first_heartbeat_makes_the_group_and_its_retry_topic(desk: Desk) -> No
     assert desk.changes == ["billing"]
 
 
+def test_a_group_that_is_repeated_counts_once_as_its_last_entry_says(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.beat(heartbeat("x", group="g"))
+    desk.changes.clear()
+    put: list[str] = []
+    take_producer = desk.clients.put_producer
+    monkeypatch.setattr(
+        desk.clients,
+        "put_producer",
+        lambda group, member: (put.append(group), take_producer(group, member)),
+    )
+    entries = [
+        ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic=topic)])
+        for topic in ["a", "b"] * 15 + ["last"]
+    ]
+    producers = [ProducerData(group_name="p")] * 31
+    beat = HeartbeatData(client_id="c", consumer_data_set=entries, producer_data_set=producers)
+    desk.beat(beat.encode())
+    group = desk.clients.consumer_group("g")
+    assert group is not None and list(group.subscriptions) == ["last"]
+    assert desk.changes == ["g"]
+    assert put == ["p"]
+
+
 def test_a_group_that_may_not_be_made_is_left_out(make_desk: Callable[..., Desk]) -> None:
     desk = make_desk(auto_create_group=False)
     assert desk.beat(OLD_CLIENTS_BODY).code == 0
