@@ -17,7 +17,7 @@ from metaq.broker.replica import Replica
 from metaq.broker.replication.apache_control import ApacheControl
 from metaq.broker.replication.apache_start import ApacheCopy, plan_copy
 from metaq.broker.replication.group import Group
-from metaq.broker.state.clients import Change, ConsumerGroup, Member
+from metaq.broker.state.consumer_group import Change, ConsumerGroup, Member
 from metaq.broker.state.runtime_switches import Switches
 from metaq.settings import StoreSettings
 

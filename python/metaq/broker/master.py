@@ -25,7 +25,7 @@ from metaq.broker.requests.health import HealthParts, HealthRequests
 from metaq.broker.requests.open_transactions import OpenTransactions
 from metaq.broker.requests.operator_gate import OperatorGate
 from metaq.broker.state.broker_state import BrokerState
-from metaq.broker.state.clients import Change, ConsumerGroup
+from metaq.broker.state.consumer_group import Change, ConsumerGroup
 from metaq.broker.state.recall_key import load_recall_key
 from metaq.protocol import names
 from metaq.protocol.handling.process_options import ProcessOptions

@@ -16,7 +16,7 @@ from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.requests.health import HealthParts, HealthRequests
 from metaq.broker.requests.operator_gate import OperatorGate
 from metaq.broker.state.broker_state import BrokerState
-from metaq.broker.state.clients import Change, ConsumerGroup
+from metaq.broker.state.consumer_group import Change, ConsumerGroup
 from metaq.journal.journal import Entry
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command

@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 from metaq._core import Clock
 from metaq.broker.state.client_limits import check_subscriptions
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.filters import Filters, size_fault
 from metaq.protocol.bodies import BROADCASTING, CLUSTERING, Body, ConsumerData, SubscriptionData, always
 from metaq.protocol.codes import ResponseCode

@@ -11,7 +11,8 @@ import msgspec
 from metaq._core import Store
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.broker_own import readable_record
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.topics import Topics
 from metaq.protocol.bodies import GetConsumerStatusBody
@@ -92,7 +93,7 @@ class Relays:
         group = self._clients.consumer_group(command.group)
         asked = [
             member
-            for member in (group.members.values() if group is not None else ())
+            for member in (group.present() if group is not None else ())
             if command.client_addr in (None, "", member.client_id)
         ]
         if not asked:
@@ -123,9 +124,10 @@ class Relays:
         """That client of the group, or the newest member if none is named."""
         group = self._clients.consumer_group(group_name)
         if group is not None:
-            if not client_id:
-                return group.members[next(reversed(group.members))]
-            member = group.find(client_id, self._clients.heard_since_ms())
+            if client_id:
+                member = group.find(client_id, self._clients.heard_since_ms())
+            else:
+                member = next(reversed(group.present()), None)
             if member is not None:
                 return member
         raise Refused(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from metaq._core import BrokerPlane, Store
 from metaq.broker.requests.consumption import LINE_BYTES
 from metaq.broker.state.broker_own import check_group, check_topic
-from metaq.broker.state.clients import Clients, ConsumerGroup
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import ConsumerGroup
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.runtime_switches import Switches

@@ -12,7 +12,8 @@ from metaq._core import Clock
 from metaq.broker.options import LEASE_MS
 from metaq.broker.state.broker_own import check_group
 from metaq.broker.state.client_limits import LockLimits
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.topics import Topics
 from metaq.journal.journal import Journal, NotWritten, Unwritten
 from metaq.protocol import names

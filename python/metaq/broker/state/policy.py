@@ -13,7 +13,8 @@ import msgspec
 from metaq._core import BrokerPlane, StandingSubscription, tag_codes
 from metaq.broker.functions.call import Call
 from metaq.broker.sql92 import BadExpression
-from metaq.broker.state.clients import Clients, ConsumerGroup, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import ConsumerGroup, Member
 from metaq.broker.state.filters import Filters, is_tags
 from metaq.broker.state.groups import SYSTEM_GROUPS, Groups
 from metaq.broker.state.limits import NO_LIMIT, Rates, consume_rates, send_rates

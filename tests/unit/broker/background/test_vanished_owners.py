@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from metaq.broker.background.vanished_owners import SIGN_WAIT_S, VanishedOwners
-from metaq.broker.state.clients import Clients, ConsumerGroup, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import ConsumerGroup, Member
 from metaq.broker.state.locks import QueueLocks
 from metaq.protocol.bodies import ConsumerData, TopicConfig
 from metaq.protocol.java_json import MessageQueue

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from metaq.broker.requests.heartbeats import GROUPS_AT_ONCE, Heartbeats
 from metaq.broker.sql92 import program
-from metaq.broker.state.clients import Clients
+from metaq.broker.state.clients import REMOVED_AT_ONCE, Clients
 from metaq.broker.state.filters import Filters
 from metaq.protocol.bodies import (
     CheckClientRequestBody,
@@ -541,6 +541,43 @@ def test_many_groups_of_a_heartbeat_are_taken_in_turns(desk: Desk, request_with:
 
     asyncio.run(scenario())
     assert len(desk.changes) == 1_000 and len(desk.tables.published) == 2_000
+
+
+def _many_producers(groups: int) -> bytes:
+    producers = [ProducerData(group_name=f"p{number}") for number in range(groups)]
+    return HeartbeatData(client_id="c", producer_data_set=producers).encode()
+
+
+def test_many_producer_groups_are_taken_in_turns(desk: Desk, request_with: Any) -> None:
+    async def scenario() -> None:
+        taken = asyncio.create_task(_outcome(desk, request_with(_many_producers(1_000))))
+        before = 0
+        while not taken.done():
+            await asyncio.sleep(0)
+            groups = len(desk.clients.producer_groups())
+            assert groups - before <= GROUPS_AT_ONCE
+            before = groups
+        assert before == 1_000
+
+    asyncio.run(scenario())
+
+
+def test_a_client_with_a_new_id_leaves_many_groups_in_turns(desk: Desk, request_with: Any) -> None:
+    async def scenario() -> None:
+        await _outcome(desk, request_with(_many(900)))
+        desk.changes.clear()
+        data = [ConsumerData(group_name="g899"), ConsumerData(group_name="other")]
+        beat = HeartbeatData(client_id="d", consumer_data_set=data).encode()
+        taken = asyncio.create_task(_outcome(desk, request_with(beat)))
+        before = 0
+        while not taken.done():
+            await asyncio.sleep(0)
+            assert len(desk.changes) - before <= REMOVED_AT_ONCE + len(data)
+            before = len(desk.changes)
+        assert desk.clients.groups_of(1) == ({"g899", "other"}, set())
+        assert [group.client_ids() for group in desk.clients.all_consumer_groups()] == [["d"], ["d"]]
+
+    asyncio.run(scenario())
 
 
 def test_a_client_that_leaves_meanwhile_is_no_member(desk: Desk, request_with: Any) -> None:

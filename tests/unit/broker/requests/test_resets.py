@@ -11,7 +11,8 @@ import pytest
 
 from metaq._core import BrokerPlane, Listener, Store
 from metaq.broker.requests.resets import CPP, ResetParts, Resets
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics

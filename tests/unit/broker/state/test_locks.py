@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from metaq.broker.state.client_limits import LockLimits
-from metaq.broker.state.clients import Clients, ConsumerGroup, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import ConsumerGroup, Member
 from metaq.broker.state.locks import LEASE_MS, QueueLocks, Sender
 from metaq.protocol.bodies import ConsumerData, LockBatchRequestBody, LockBatchResponseBody, TopicConfig
 from metaq.protocol.commands.clients import LockBatchQueues, UnlockBatchQueues

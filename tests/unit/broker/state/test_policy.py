@@ -10,7 +10,8 @@ import pytest
 
 from metaq._core import BrokerPlane, StandingSubscription, tag_code
 from metaq.broker.state import policy
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.filters import Filters
 from metaq.broker.state.policy import PolicyFeed, compile_subscription
 from metaq.protocol.bodies import ConsumerData, SubscriptionData, SubscriptionGroupConfig, TopicConfig
