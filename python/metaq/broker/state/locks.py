@@ -117,12 +117,14 @@ class QueueLocks:
         self._topics = topics
         self._journal = journal
         self._leases: Leases = {} if leases is None else leases
+        self._of_client: dict[tuple[str, str], dict[QueueKey, None]] = {}
+        """Group and client → the queues that it has locked."""
         self._count = 0
         self._of_connection: Counter[int] = Counter()
         self._of_host: Counter[str] = Counter()
-        for of_group in self._leases.values():
-            for lease in of_group.values():
-                self._add(lease.sender, 1)
+        for group, of_group in self._leases.items():
+            for queue_key, lease in of_group.items():
+                self._note(group, queue_key, lease)
         self._lease_ms = lease_ms
         self._replicated = replicated
         self._pools = pools or WorkPools()
@@ -227,7 +229,7 @@ class QueueLocks:
     def held_by(self, group: str, client_id: str) -> Held:
         """The queues that a client has locked, and when each lease ends."""
         leases = self._leases.get(group, {})
-        return {key: lease.ends_ms for key, lease in leases.items() if lease.client_id == client_id}
+        return {key: leases[key].ends_ms for key in self._of_client.get((group, client_id), ())}
 
     def release(self, group: str, client_id: str, held: Held) -> int:
         """Takes queues away from a client, unless it has renewed them since `held`. Returns how many."""
@@ -318,17 +320,28 @@ class QueueLocks:
         of_group = self._leases.setdefault(group, {})
         before = of_group.get(queue_key)
         if before is not None:
-            self._add(before.sender, -1)
+            self._forget(group, queue_key, before)
         of_group[queue_key] = lease
-        self._add(lease.sender, 1)
+        self._note(group, queue_key, lease)
 
     def _drop(self, group: str, queue_key: QueueKey) -> None:
         of_group = self._leases.get(group, {})
         lease = of_group.pop(queue_key, None)
         if lease is not None:
-            self._add(lease.sender, -1)
+            self._forget(group, queue_key, lease)
         if not of_group:
             self._leases.pop(group, None)
+
+    def _note(self, group: str, queue_key: QueueKey, lease: Lease) -> None:
+        self._of_client.setdefault((group, lease.client_id), {})[queue_key] = None
+        self._add(lease.sender, 1)
+
+    def _forget(self, group: str, queue_key: QueueKey, lease: Lease) -> None:
+        of_client = self._of_client[group, lease.client_id]
+        del of_client[queue_key]
+        if not of_client:
+            del self._of_client[group, lease.client_id]
+        self._add(lease.sender, -1)
 
     def _add(self, sender: Sender, more: int) -> None:
         self._count += more
