@@ -98,6 +98,7 @@ def _of_groups(node: Node, plane: BrokerPlane, state: BrokerState) -> tuple[obje
                 statistics=state.statistics,
                 switches=node.switches,
                 broker_name=name,
+                notices_bytes_max=node.options.reset_notices_bytes_max,
                 tell=node.pump.send_oneway,
                 pools=node.pools,
             )
