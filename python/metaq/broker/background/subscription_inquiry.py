@@ -12,6 +12,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
 
 from metaq._core import Clock
 from metaq.broker.state.client_limits import check_subscriptions
@@ -25,7 +26,7 @@ from metaq.protocol.commands.clients import GetConsumerRunningInfo
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.body_reading import read_body
 from metaq.protocol.handling.peer_log import peer_log
-from metaq.protocol.ranges import FewRows
+from metaq.protocol.ranges import OBJECTS_MAX, FewRows
 from metaq.protocol.reply import Reply
 from metaq.work_pools import WorkPools
 
@@ -39,6 +40,8 @@ ANSWER_BYTES_MAX = 1024 * 1024
 
 class RunningSubscriptions(Body):
     """The part of ConsumerRunningInfo that matters here."""
+
+    objects_max: ClassVar[int | None] = OBJECTS_MAX
 
     subscription_set: FewRows[SubscriptionData] = always(factory=list)
 
