@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 from metaq._core import Clock
-from metaq.broker.state.client_limits import check_subscriptions
+from metaq.broker.state.client_limits import SUBSCRIPTIONS_PER_GROUP_MAX, check_subscriptions
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.filters import Filters, size_fault
@@ -117,7 +117,10 @@ class Inquiry:
         if len(body) <= ANSWER_BYTES_MAX:
             running = await read_body(self._pools.reading, member, body, RunningSubscriptions)
             told = running.subscription_set
-            fault = size_fault(told)
+            fault = None
+            if len(told) > SUBSCRIPTIONS_PER_GROUP_MAX:
+                fault = f"{len(told)} subscriptions, the limit is {SUBSCRIPTIONS_PER_GROUP_MAX}"
+            fault = fault or size_fault(told)
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
         return told
