@@ -84,7 +84,7 @@ def _of_groups(node: Node, plane: BrokerPlane, state: BrokerState) -> tuple[obje
         pools=node.pools,
     )
     return (
-        GroupDeletion(state.groups, plane),
+        GroupDeletion(state.groups, plane, node.pools),
         Consumption(read),
         Figures(read),
         Resets(
