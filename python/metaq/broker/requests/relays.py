@@ -10,6 +10,7 @@ import msgspec
 
 from metaq._core import Store
 from metaq.broker.options import BrokerOptions
+from metaq.broker.requests.spaced_work import in_turns
 from metaq.broker.state.broker_own import readable_record
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.consumer_group import Member
@@ -34,9 +35,9 @@ from metaq.work_pools import WorkPools
 
 STATUS_BYTES_MAX = 4 * MIB
 """The answers of all clients of a group to one question."""
-MESSAGE_ID_CHARACTERS = (32, 56)
 STATUS_BYTES = 64
 """About the size of a queue in the status of a consumer."""
+MESSAGE_ID_CHARACTERS = (32, 56)
 """Lengths with an IPv4 and with an IPv6 address in front; the last 16 digits are the physical offset."""
 
 
@@ -103,7 +104,10 @@ class Relays:
         question = GetConsumerStatusFromClient(topic=command.topic, group=command.group)
         told = _Told()
         with self._pump.waiting_for_client(questions=len(asked)):
-            await asyncio.gather(*(self._status(member, question, told) for member in asked))
+            async with asyncio.TaskGroup() as questions:
+                async for part in in_turns(asked):
+                    for member in part:
+                        questions.create_task(self._status(member, question, told))
         if told.size_bytes > STATUS_BYTES_MAX:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from metaq._core import Clock
@@ -35,7 +35,7 @@ next master gives every owner a whole one."""
 QUEUES_PER_REQUEST_MAX = 10_000
 
 QUEUES_AT_ONCE = 256
-"""Queues of a request that are locked or unlocked before other requests have their turn."""
+"""Queues that are locked, unlocked or looked at before other requests have their turn."""
 
 QueueKey = tuple[str, int]
 """Topic and queue."""
@@ -248,13 +248,19 @@ class QueueLocks:
         now_ms = self._clock.now_ms()
         return any(lease.ends_ms > now_ms for lease in self._leases.get(group, {}).values())
 
-    def forget_expired(self) -> None:
+    def forget_expired(self) -> Iterator[None]:
+        """Gives up leases that have ended. Other work may have its turn after each step."""
         now_ms = self._clock.now_ms()
-        for group, leases in list(self._leases.items()):
-            for queue_key, lease in list(leases.items()):
-                if lease.ends_ms <= now_ms:
+        looked_at = 0
+        for group in list(self._leases):
+            for queue_key in list(self._leases.get(group, ())):
+                lease = self._leases.get(group, {}).get(queue_key)
+                if lease is not None and lease.ends_ms <= now_ms:
                     self._drop(group, queue_key)
                     self._touch(group, queue_key)
+                looked_at += 1
+                if looked_at % QUEUES_AT_ONCE == 0:
+                    yield
 
     def shift_time(self, by_ms: int) -> None:
         """Extends all leases after the clock was set or this process did not run: nobody could renew."""

@@ -9,7 +9,7 @@ import pytest
 from metaq._core import Clock
 from metaq.broker.background.closed_connections import ClosedConnections
 from metaq.broker.state.clients import REMOVED_AT_ONCE, Clients
-from metaq.broker.state.consumer_group import Member
+from metaq.broker.state.consumer_group import ConsumerGroup, Member
 from metaq.protocol.bodies import ConsumerData
 
 GROUPS = 450
@@ -37,9 +37,12 @@ class Desk:
             producer = Member(connection, client_id, 0, 513, "h:1", self.clock.now_ms())
             self.clients.put_producer(f"p{number}", producer)
 
-    def found(self, client_id: str) -> Member | None:
-        group = self.clients.consumer_group(f"g{GROUPS - 1}")
-        return None if group is None else group.find(client_id, 0)
+    def left_in(self, connection: int) -> tuple[ConsumerGroup, str]:
+        """A consumer group and a producer group that the client is still to be removed from."""
+        consuming, producing = self.clients._memberships(connection)
+        group = self.clients.consumer_group(next(iter(consuming)))
+        assert group is not None and connection in group.members
+        return group, next(iter(producing))
 
 
 @pytest.fixture
@@ -75,16 +78,15 @@ def test_a_client_is_not_found_once_its_connection_has_closed(desk: Desk) -> Non
     async def scenario() -> None:
         desk.join(1, "gone")
         desk.connections.add(1)
-        group = desk.clients.consumer_group(f"g{GROUPS - 1}")
-        assert group is not None and 1 in group.members, "it is still to be removed"
-        assert desk.found("gone") is None and group.present() == []
-        assert desk.clients.producers(f"p{GROUPS - 1}") == []
+        group, producing = desk.left_in(1)
+        assert group.find("gone", 0) is None and group.present() == []
+        assert desk.clients.producers(producing) == []
         assert desk.clients.producer_connection("gone") is None
         assert desk.clients.groups_of(1) == (set(), set())
 
         # The client has connected again.
         desk.join(2, "gone")
-        back = desk.found("gone")
+        back = group.find("gone", 0)
         assert back is not None and back.connection == 2
         assert desk.clients.producer_connection("gone") == 2
         while desk.connections._waiting:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metaq.broker.state.client_limits import LockLimits
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.consumer_group import ConsumerGroup, Member
-from metaq.broker.state.locks import LEASE_MS, QueueLocks, Sender
+from metaq.broker.state.locks import LEASE_MS, QUEUES_AT_ONCE, QueueLocks, Sender
 from metaq.protocol.bodies import ConsumerData, LockBatchRequestBody, LockBatchResponseBody, TopicConfig
 from metaq.protocol.commands.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.errors import Refused
@@ -57,8 +57,25 @@ def test_a_lease_ends_unless_it_is_renewed(locks: QueueLocks, tables: Any) -> No
     assert locks.has_lease("g")
     tables.clock.advance_ms(LEASE_MS)
     assert not locks.has_lease("g")
-    locks.forget_expired()
+    assert list(locks.forget_expired()) == []
     assert locks._leases == {}
+
+
+def test_many_expired_leases_are_given_up_in_steps(locks: QueueLocks, tables: Any) -> None:
+    tables.topics.put(TopicConfig(topic_name="wide", read_queue_nums=500, write_queue_nums=500))
+    wide = [MessageQueue("broker-a", queue_id, "wide") for queue_id in range(500)]
+    locks.lock("g", "a", wide)
+    locks.lock("h", "a", wide)
+    tables.clock.advance_ms(LEASE_MS)
+    before = locks._count
+    for step, _ in enumerate(locks.forget_expired()):
+        assert before - locks._count <= QUEUES_AT_ONCE
+        if step == 0:
+            # Renewed, or given to others, between two steps.
+            locks.lock("g", "a", wide[-10:])
+            locks.unlock("h", "a", wide[:200])
+        before = locks._count
+    assert locks._count == 10 and set(locks._leases) == {"g"}
 
 
 def test_a_queue_that_is_not_here_is_not_granted(locks: QueueLocks) -> None:
