@@ -77,6 +77,8 @@ class BrokerOptions:
     consume_default: Rates = NO_LIMIT
     send_back_bytes_per_second: int = 16 * MIB
     """The messages that one address may send back; 0: no limit."""
+    reset_notices_bytes_max: int = 64 * MIB
+    """For all consumers of a group together: a reset of a wide topic takes up to 2 MB for each of them."""
     replication: ReplicationOptions | None = None
     """The group of the broker; None for a lone broker."""
     apache_master: str | None = None
