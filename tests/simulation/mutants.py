@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from metaq.ha.actions import Action, SetRequired, StartOver, Stream
 from metaq.ha.conducting import node_driver
-from metaq.ha.decisions import candidate, following, master, membership
+from metaq.ha.decisions import candidate, electorate, following, master, membership, promises
 from metaq.ha.group_record import GroupRecord, Member
 from metaq.ha.registers import register_session
 from metaq.ha.view import Own, PendingSwap, Source, View
@@ -53,6 +53,13 @@ def _staying_with_damage(view: View, record: GroupRecord) -> bool:
     return _SHOULD_RESIGN(replace(view, own=replace(view.own, damaged_at=None)), record)
 
 
+def _lower_epoch_only(
+    record: GroupRecord | None, promise: Any, promised_epoch: int, joined: bool, beats: Any
+) -> str:
+    refused = record is not None and record.epoch < promised_epoch
+    return "a lower epoch" if refused or (record is None and joined) else ""
+
+
 async def _believing_one_read(self: register_session.RegisterSession) -> None:
     await _FINISH_SWAP(self)
     self.pending = None
@@ -80,8 +87,27 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "epoch_check_skipped": Mutant(
         ("epoch_check_skipped",),
-        ((membership, "is_acceptable", lambda record, promised_epoch, joined: True),),
+        ((promises, "objection", lambda *believed: ""),),
         scenarios=("register_restored",),
+    ),
+    "older_register_accepted": Mutant(
+        patches=((promises, "objection", _lower_epoch_only), (promises, "must_ignore", lambda view: False)),
+        scenarios=("same_epoch_after_a_shrink", "older_epoch"),
+    ),
+    "elected_without_agreement": Mutant(
+        patches=((candidate, "has_agreement", lambda view, record: True),),
+        scenarios=("same_epoch_after_a_shrink", "random_old_registers"),
+    ),
+    "dropped_before_the_promise": Mutant(
+        patches=((master, "awaits_promises", lambda view: False),),
+        scenarios=("before_the_promise",),
+    ),
+    "electorate_forgotten": Mutant(
+        patches=(
+            (electorate, "_may_drop", lambda record, remaining, promised: True),
+            (electorate, "_voters", lambda record, members: members),
+        ),
+        scenarios=("joiner_and_dead_witness", "random_old_registers"),
     ),
     "union_skipped": Mutant(
         patches=((master, "must_acknowledge", _without_union),), scenarios=("expand_answer_lost",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
+from metaq.ha.conducting.conductor import Conductor
 from metaq.ha.decisions.forced import force_master
 from metaq.ha.group_record import Beat, GroupRecord
 from metaq.ha.settings import HaSettings
@@ -199,6 +200,25 @@ class World:
         self.register.swap(
             "operator", KEYS.group, stored.revision if stored is not None else 0, forced.record.encode()
         )
+
+    def force_the_best(self) -> None:
+        """An operator reads what the running nodes have, and chooses the one that has seen most."""
+        running = [host for host in self.hosts.values() if host.running and host.conductor is not None]
+        best = max(
+            running,
+            key=lambda host: (
+                host.conductor.driver.kept.promised_record.version,  # type: ignore[union-attr]
+                host.conductor.driver.kept.history.log_epoch(host.disk.end),  # type: ignore[union-attr]
+                host.disk.end,
+            ),
+        )
+        self.note(f"the operator forces node {best.name}")
+        self.force(best.name)
+
+    def refuses(self, host: Host) -> bool:
+        """Whether a node says that the register went back."""
+        view = host.conductor.view if isinstance(host.conductor, Conductor) else None
+        return view is not None and bool(view.register.fault)
 
     def shuffle(self) -> list[Host]:
         hosts = list(self.hosts.values())

@@ -9,6 +9,7 @@ Whatever the register returns is checked in full before anybody believes it.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Iterable
 from typing import Annotated, TypeVar
 
@@ -23,12 +24,13 @@ FIXED_MASTER_ID = 2**31 - 1
 """Stands for a fixed master, whose id is 0 for everybody else, among the node ids of its group."""
 
 MEMBERS_MAX = 64
-RECORD_BYTES_MAX = 16_384
+RECORD_BYTES_MAX = 32_768
 
 _INT64_MAX = 2**63 - 1
 NodeId = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
 LogEnd = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
+Version = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
 Incarnation = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]
 Address = Annotated[str, msgspec.Meta(max_length=256)]
 
@@ -54,6 +56,19 @@ class Member(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True
         return f"{self.id}/{self.incarnation[:8]}"
 
 
+Members = Annotated[tuple[Member, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
+
+
+class RecordPromise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest record that a node has seen. The node refuses every older one."""
+
+    version: Version = 0
+    digest: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Tells two records of the same version apart."""
+    min_in_sync: Annotated[int, msgspec.Meta(ge=0, le=MEMBERS_MAX)] = 0
+    """What the record asked for, should the register be emptied; 0 if no record was seen."""
+
+
 class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The master of a group, its epoch, and the members that hold everything that was acknowledged."""
 
@@ -61,11 +76,32 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     master: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
     in_sync: Annotated[tuple[Member, ...], msgspec.Meta(min_length=1, max_length=MEMBERS_MAX)]
     min_in_sync: Annotated[int, msgspec.Meta(ge=1, le=MEMBERS_MAX)]
+    version: Version = 0
+    """Grows by one with every change, whoever makes it. Records of older brokers have none and count as 0."""
+    voters: Members = ()
+    """The members whose agreement an election needs (`decisions/electorate.py`); none: the in-sync set."""
+    voters_before: Members = ()
+    """The voters before their last change."""
+    voters_since: Version = 0
+    """The version of that change."""
 
     @property
     def members(self) -> frozenset[Member]:
         """The in-sync set."""
         return frozenset(self.in_sync)
+
+    @property
+    def electorate(self) -> frozenset[Member]:
+        """The members whose agreement an election needs."""
+        return frozenset(self.voters or self.in_sync)
+
+    @property
+    def promise(self) -> RecordPromise:
+        """What a node keeps of this record."""
+        # Not of the JSON: a later MetaQ may add fields, and its digest of the same record must be the same.
+        members = [(member.id, member.incarnation) for member in sorted(self.in_sync)]
+        content = msgspec.json.encode((self.version, self.epoch, self.master, self.min_in_sync, members))
+        return RecordPromise(self.version, hashlib.sha256(content).hexdigest()[:32], self.min_in_sync)
 
     def member(self, node_id: int) -> Member | None:
         """Returns the member of the in-sync set with this id."""
@@ -74,12 +110,23 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def replace(
         self, *, epoch: int | None = None, master: int | None = None, in_sync: Iterable[Member] | None = None
     ) -> GroupRecord:
-        """Returns a changed record. The set is sorted, so that equal records have equal bytes."""
-        return GroupRecord(
+        """Returns the next version of the record. Sets are sorted, so that equal records have equal bytes."""
+        return msgspec.structs.replace(
+            self,
             epoch=self.epoch if epoch is None else epoch,
             master=self.master if master is None else master,
             in_sync=self.in_sync if in_sync is None else tuple(sorted(in_sync)),
-            min_in_sync=self.min_in_sync,
+            voters=tuple(sorted(self.electorate)),
+            version=self.version + 1,
+        )
+
+    def with_voters(self, voters: Iterable[Member], before: Iterable[Member]) -> GroupRecord:
+        """Returns this version of the record with other voters."""
+        return msgspec.structs.replace(
+            self,
+            voters=tuple(sorted(voters)),
+            voters_before=tuple(sorted(before)),
+            voters_since=self.version,
         )
 
     def encode(self) -> bytes:
@@ -96,6 +143,12 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if record.master != NO_MASTER and record.master not in ids:
             raise RecordInvalid(
                 f"the group's record names master {record.master}, but its in-sync set is {sorted(ids)}"
+            )
+        if not record.members <= record.electorate:
+            raise RecordInvalid(f"the group's record has members that are no voters: {sorted(ids)}")
+        if record.voters_since > record.version:
+            raise RecordInvalid(
+                f"the group's record has version {record.version}, but voters of {record.voters_since}"
             )
         return record
 
@@ -127,6 +180,10 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     state: NodeState
     damaged_at: LogEnd | None = None
     """The first physical offset at which the node knows its log to be damaged."""
+    promised_version: Version = 0
+    """The version of the newest record that the node has seen. It is on the node's disk."""
+    min_in_sync: Annotated[int, msgspec.Meta(ge=0, le=MEMBERS_MAX)] = 0
+    """What that record asked for, or the node's setting if it has seen none; 0 in beats of older brokers."""
 
     @property
     def member(self) -> Member:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from metaq.ha.epochs import History
-from metaq.ha.group_record import Beat, GroupRecord, Member
+from metaq.ha.group_record import Beat, GroupRecord, Member, RecordPromise
 from metaq.ha.settings import HaSettings
 
 StateVersion = tuple[int, int]
@@ -58,7 +58,7 @@ class SwapPurpose(enum.Enum):
     RESIGN = "resign"
     HAND_OVER = "hand over"
     RENEW = "renew a lease that ended"
-    """Writes the same record again, so that elections on their way fail."""
+    """Writes the next version of the same record, so that elections on their way fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ class RegisterView:
     """The last read succeeded."""
     readable_since: float
     """The time of the first read of the current unbroken row of successful reads."""
+    fault: str = ""
+    """Why the register's newest content is refused, and what an operator should do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,9 @@ class SeenBeat:
 
     beat: Beat
     changed_at: float
+    is_fresh: bool = False
+    """It changed since the current unbroken row of reads began. A first sight is no change: after the
+    restore of a backup, old beats of dead nodes are seen for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,8 @@ class Own:
     """The id of the master that it follows, or 0."""
     promised_epoch: int
     """The highest epoch that it served or followed. It never accepts a lower one."""
+    promised_record: RecordPromise
+    """The newest record that it has seen, as its disk has it."""
     joined: bool
     """Its log is known to belong to this group. Otherwise nothing of it may be cut."""
     may_create: bool

@@ -43,7 +43,23 @@ def test_records_and_beats_survive_the_register() -> None:
 
 def test_equal_sets_have_equal_bytes() -> None:
     backwards = RECORD.replace(in_sync=reversed(RECORD.in_sync))
-    assert backwards.encode() == RECORD.encode()
+    assert backwards.encode() == RECORD.replace().encode()
+
+
+def test_every_change_is_a_new_version() -> None:
+    assert RECORD.version == 0
+    assert RECORD.replace().replace(master=2).version == 2
+    assert RECORD.replace().promise != RECORD.promise
+    assert RECORD.replace(master=2).promise != RECORD.replace(master=1).promise
+    assert RECORD.promise.digest == "c548fdabb665f6624c03d72cd7c83ea5", "every MetaQ must find the same one"
+    old = json.loads(RECORD.encode())
+    for added in ("version", "voters", "voters_before", "voters_since"):
+        del old[added]
+    assert GroupRecord.decode(json.dumps(old).encode()) == RECORD
+    assert RECORD.electorate == RECORD.members
+    beat = json.loads(BEAT.encode())
+    del beat["promised_version"], beat["min_in_sync"]
+    assert Beat.decode(json.dumps(beat).encode()) == BEAT
 
 
 def test_keys_are_those_of_the_design() -> None:
@@ -72,6 +88,9 @@ def test_keys_are_those_of_the_design() -> None:
         (record_with(in_sync=[{"id": n, "incarnation": "a"} for n in range(1, 70)]), "length"),
         (record_with(min_in_sync=0), "min_in_sync"),
         (record_with(surprise=1), "unknown field"),
+        (record_with(version=-1), "version"),
+        (record_with(voters_since=1), "voters of 1"),
+        (record_with(voters=[{"id": 1, "incarnation": "a"}]), "no voters"),
         (record_with(master=9), "names master 9"),
         (record_with(in_sync=[{"id": 1, "incarnation": "a"}, {"id": 1, "incarnation": "b"}]), "twice"),
         (b" " * (RECORD_BYTES_MAX + 1), f"more than {RECORD_BYTES_MAX}"),

@@ -177,6 +177,7 @@ def _of_replication(state: ClusterState) -> Iterator[Finding]:
             yield Finding("critical", "no-master", group.name, text, waiting, fields={"group": group.name})
         for node in group.nodes:
             yield from _of_node(group, node, state.now_ms)
+        yield from _of_register(group)
         living = len(set(group.in_sync) - {node.id for node in group.nodes if node.state in _DEAD})
         if master is not None and living < group.min_in_sync:
             text = (
@@ -247,6 +248,20 @@ def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Find
             "problem": node.problem,
         },
     )
+
+
+def _of_register(group: GroupStatus) -> Iterator[Finding]:
+    """A register that lost its newest state: an operator has to decide, because nobody is elected."""
+    for node in group.nodes:
+        if node.register_fault:
+            yield Finding(
+                "critical",
+                "register-refused",
+                f"{group.name}/{node.id}",
+                f"In {group.name}, node {node.id} refuses the record in the register: {node.register_fault}.",
+                f"metaq cluster switch {group.name} --to ID --force",
+                fields={"group": group.name, "node": node.id, "reason": node.register_fault},
+            )
 
 
 def _is_replicated(group: GroupStatus) -> bool:

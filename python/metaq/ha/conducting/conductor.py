@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaq.errors import MetaqError
-from metaq.ha.actions import Action, EndSwitch, StepDown, Swap
+from metaq.ha.actions import Action, EndSwitch, PromiseRecord, StepDown, Swap
 from metaq.ha.conducting.node_driver import NodeDriver, Peer
 from metaq.ha.conducting.node_files import FIXED_GROUP
 from metaq.ha.decisions import decide
 from metaq.ha.decisions.incarnation import is_behind_its_beat
+from metaq.ha.decisions.master import awaits_promises
 from metaq.ha.group_record import NO_MASTER, Beat, GroupKeys, NodeState
 from metaq.ha.node import Clock, Files, Node
 from metaq.ha.register import Register
@@ -135,6 +136,8 @@ class Conductor:
 
     async def _open(self) -> None:
         opened = await self.driver.open()
+        self._show_promises()
+        self.session.joined = self.driver.kept.cluster_id not in (None, FIXED_GROUP)
         cluster_id = await self.session.first_read()
         kept = self.driver.kept
         if kept.cluster_id not in (None, FIXED_GROUP, cluster_id):
@@ -144,6 +147,9 @@ class Conductor:
             )
         self.driver.group_id = cluster_id
         own_beat = self.session.beats.get(self._identity.node_id)
+        if own_beat is not None:
+            # Sequence numbers grow over restarts, so that an older copy of the register shows.
+            self._beat_sequence = own_beat.beat.sequence
         if own_beat is not None and is_behind_its_beat(kept, opened, own_beat.beat):
             _log.warning("node %d lost what its last beat had: a new incarnation", self._identity.node_id)
             await self.driver.renew()
@@ -174,6 +180,8 @@ class Conductor:
             sequence=self._beat_sequence,
             state=self._node_state(facts.disk),
             damaged_at=facts.damaged_at,
+            promised_version=kept.promised_record.version,
+            min_in_sync=kept.promised_record.min_in_sync or self._settings.min_in_sync,
         )
 
     def _node_state(self, disk: Disk) -> NodeState:
@@ -185,13 +193,16 @@ class Conductor:
 
     def _decide(self) -> list[Action]:
         self._view = self._look()
+        was_urgent = self.session.urgent
+        self.session.urgent = self.driver.role is Role.CANDIDATE or awaits_promises(self._view)
+        if self.session.urgent and not was_urgent:
+            self.session.read_now.set()
         return decide(self._view)
 
     def _look(self) -> View:
         now, facts, driver = self._clock.now(), self._node.facts(), self.driver
         session = self.session
-        # The session refuses a record that is older than what this node promised.
-        session.promised_epoch = driver.kept.promised_epoch
+        self._show_promises()
         session.joined = driver.kept.cluster_id == session.cluster_id
         driver.renewed_at = session.renewed_at
         links = (
@@ -211,6 +222,11 @@ class Conductor:
             switch=self._switch,
         )
 
+    def _show_promises(self) -> None:
+        """The session refuses a record that is older than what this node promised."""
+        kept = self.driver.kept
+        self.session.promised_record, self.session.promised_epoch = kept.promised_record, kept.promised_epoch
+
     async def _carry_out(self, action: Action) -> None:
         assert self._view is not None
         match action:
@@ -227,6 +243,11 @@ class Conductor:
                 if record is not None and record.master == NO_MASTER:
                     self.driver.resigned_at = self._view.now
                 await self.driver.carry_out(action, None)
+            case PromiseRecord():
+                await self.driver.carry_out(action, None)
+                self._show_promises()
+                # Others may wait for this promise.
+                self._beat_now.set()
             case _:
                 await self.driver.carry_out(action, self._view.source)
 
@@ -245,7 +266,6 @@ class Conductor:
         return Peer(node_id, seen.beat.replication_address) if seen is not None else None
 
     def _role_changed(self) -> None:
-        self.session.urgent = self.driver.role is Role.CANDIDATE
         self.session.read_now.set()
         self._beat_now.set()
 

@@ -16,6 +16,7 @@ from metaq.ha.actions import (
     Follow,
     NoteDamage,
     Promise,
+    PromiseRecord,
     Repair,
     SetGate,
     SetRequired,
@@ -197,6 +198,7 @@ class NodeDriver:
             epoch=self.epoch,
             following=self._following,
             promised_epoch=self.kept.promised_epoch,
+            promised_record=self.kept.promised_record,
             joined=self.kept.cluster_id == self.group_id,
             may_create=self.kept.cluster_id is None or self.kept.served_last,
             history=self.kept.history,
@@ -237,6 +239,8 @@ class NodeDriver:
             case Promise(epoch):
                 await self._promise(epoch)
                 self.epoch = epoch
+            case PromiseRecord(promise):
+                await self.save(self.kept.change(promised_record=promise))
             case CompareBelow(end):
                 await self._node.compare_below(end)
             case NoteDamage(at):

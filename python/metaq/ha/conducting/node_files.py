@@ -15,7 +15,7 @@ import msgspec
 
 from metaq.durable import replace_file
 from metaq.ha.epochs import History, HistoryInvalid
-from metaq.ha.group_record import Epoch, Incarnation, LogEnd, Member
+from metaq.ha.group_record import Epoch, Incarnation, LogEnd, Member, RecordPromise
 from metaq.metadata import MetadataDamaged
 
 FILE_NAME = "replication.json"
@@ -33,6 +33,8 @@ class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The machine's boot in which the store was opened last."""
     promised_epoch: Epoch = 0
     """The highest epoch that the node served or followed."""
+    promised_record: RecordPromise = RecordPromise()
+    """The newest record of the group that the node has seen."""
     epochs: tuple[tuple[Epoch, LogEnd], ...] = ()
     """The history of the log: (epoch, start) pairs."""
     truncate_to: LogEnd | None = None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from metaq.ha.actions import Action, BecomeMaster, Follow, Swap, Wait
+from metaq.ha.decisions.electorate import Promised, change_set, has_agreement, promised_by
 from metaq.ha.decisions.membership import can_stand, is_beating, is_electable, must_acknowledge
 from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, NodeState
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import SwapPurpose, View
+
+NO_AGREEMENT = "too few nodes answer to know that the register is not an older copy"
 
 
 def decide_candidate(view: View) -> list[Action]:
@@ -24,6 +27,8 @@ def decide_candidate(view: View) -> list[Action]:
         and is_electable(record, own.member)
         and record.epoch > own.promised_epoch
     ):
+        if not has_agreement(view, record):
+            return [_wait(view, NO_AGREEMENT)]
         return [BecomeMaster(record.epoch, must_acknowledge(record, None))]
     if not can_stand(view, record) or _has_master(view, record):
         if record.master in (NO_MASTER, own.member.id):
@@ -32,18 +37,24 @@ def decide_candidate(view: View) -> list[Action]:
     ask_at = _ask_at(view, record)
     if view.now < ask_at:
         return [Wait(ask_at, "others may have a longer log")]
-    return [Swap(SwapPurpose.ELECT, view.register.revision, elected(record, own.member.id))]
+    if not has_agreement(view, record):
+        return [_wait(view, NO_AGREEMENT)]
+    won = elected(record, own.member.id, promised_by(view))
+    return [Swap(SwapPurpose.ELECT, view.register.revision, won)]
 
 
-def elected(record: GroupRecord, node_id: int) -> GroupRecord:
+def elected(record: GroupRecord, node_id: int, promised: Promised) -> GroupRecord:
     """Returns the record in which a member takes over.
 
     The old master leaves the set if enough members remain: nothing was acknowledged without them.
     """
     old = record.member(record.master) if record.master not in (NO_MASTER, node_id) else None
     remaining = [member for member in record.in_sync if member != old]
-    in_sync = remaining if len(remaining) >= record.min_in_sync else record.in_sync
-    return record.replace(epoch=record.epoch + 1, master=node_id, in_sync=in_sync)
+    if len(remaining) >= record.min_in_sync:
+        smaller = change_set(record, remaining, promised, epoch=record.epoch + 1, master=node_id)
+        if smaller is not None:
+            return smaller
+    return record.replace(epoch=record.epoch + 1, master=node_id)
 
 
 def _create(view: View) -> Action:
@@ -60,7 +71,12 @@ def _create(view: View) -> Action:
         return Wait(ask_at, "others may have a longer log")
     epoch = max(own.promised_epoch, *(beat.promised_epoch for beat in others), 0) + 1
     record = GroupRecord(
-        epoch=epoch, master=own.member.id, in_sync=(own.member,), min_in_sync=settings.min_in_sync
+        epoch=epoch,
+        master=own.member.id,
+        in_sync=(own.member,),
+        min_in_sync=settings.min_in_sync,
+        version=1,
+        voters=(own.member,),
     )
     return Swap(SwapPurpose.CREATE, 0, record)
 

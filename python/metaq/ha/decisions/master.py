@@ -12,6 +12,7 @@ from metaq.ha.actions import (
     Swap,
     Wait,
 )
+from metaq.ha.decisions.electorate import change_set, is_in_force, promised_by
 from metaq.ha.decisions.membership import (
     behind_s,
     is_beating,
@@ -21,7 +22,7 @@ from metaq.ha.decisions.membership import (
 )
 from metaq.ha.group_record import NO_MASTER, GroupRecord, Member
 from metaq.ha.settings import ReplicaMode
-from metaq.ha.view import Disk, SendGate, SwapPurpose, View
+from metaq.ha.view import Disk, Role, SendGate, SwapPurpose, View
 
 
 def decide_master(view: View) -> list[Action]:
@@ -42,6 +43,20 @@ def decide_master(view: View) -> list[Action]:
         # Whatever the swap relies on must be in force before it is sent, so it waits for the next look.
         actions.append(swap)
     return actions or [Wait(view.now + view.settings.tick_s)]
+
+
+def is_deposed(view: View) -> bool:
+    """Whether this node is a master that must stop serving."""
+    record = view.register.record
+    return view.own.role is Role.MASTER and record is not None and bool(_deposed(view, record))
+
+
+def awaits_promises(view: View) -> bool:
+    """Whether a member that left the set must acknowledge until the others have promised the record."""
+    own, record = view.own, view.register.record
+    if own.role is not Role.MASTER or record is None or view.settings.replicas is ReplicaMode.ASYNC:
+        return False
+    return not own.required <= must_acknowledge(record, view.pending) and not is_in_force(view, record)
 
 
 def lagging(view: View, record: GroupRecord) -> frozenset[Member]:
@@ -102,6 +117,9 @@ def _required(view: View, record: GroupRecord, joiner: Member | None) -> list[Ac
         required = must_acknowledge(record, view.pending)
         if joiner is not None:
             required |= {joiner}
+        if awaits_promises(view):
+            # Otherwise an older record could elect one of them without anybody who knows better.
+            required |= view.own.required
     return [SetRequired(required)] if required != view.own.required else []
 
 
@@ -119,9 +137,15 @@ def _joiner(view: View, record: GroupRecord) -> Member | None:
             and not _is_late(view, member)
             and link.caught_up_at >= view.own.role_since
             and link.state_version >= view.own.state_version
+            and _with_joiner(view, record, member) is not None
         ):
             return member
     return None
+
+
+def _with_joiner(view: View, record: GroupRecord, joiner: Member) -> GroupRecord | None:
+    others = [member for member in record.in_sync if member.id != joiner.id]
+    return change_set(record, [*others, joiner], promised_by(view))
 
 
 def _swap(view: View, record: GroupRecord, joiner: Member | None) -> Swap | EndSwitch | None:
@@ -144,19 +168,19 @@ def _swap(view: View, record: GroupRecord, joiner: Member | None) -> Swap | EndS
         and view.own.beat_sent_at >= view.own.acknowledge_until
     ):
         # First a beat, which stops new candidates; then this, which stops those that have asked already.
-        return Swap(SwapPurpose.RENEW, revision, record)
+        return Swap(SwapPurpose.RENEW, revision, record.replace())
     if _should_resign(view, record):
         return Swap(SwapPurpose.RESIGN, revision, record.replace(master=NO_MASTER))
-    if (remaining := _shrunk(view, record)) is not None:
-        return Swap(SwapPurpose.SHRINK, revision, record.replace(in_sync=remaining))
+    if (shrunk := _shrunk(view, record)) is not None:
+        return Swap(SwapPurpose.SHRINK, revision, shrunk)
     if joiner is not None and view.links[joiner].flushed_end >= view.own.confirmed_end:
-        others = [member for member in record.in_sync if member.id != joiner.id]
-        return Swap(SwapPurpose.EXPAND, revision, record.replace(in_sync=[*others, joiner]))
+        expanded = _with_joiner(view, record, joiner)
+        return Swap(SwapPurpose.EXPAND, revision, expanded) if expanded is not None else None
     return None
 
 
-def _shrunk(view: View, record: GroupRecord) -> frozenset[Member] | None:
-    """Returns the set without the members that are behind, if that helps."""
+def _shrunk(view: View, record: GroupRecord) -> GroupRecord | None:
+    """Returns the record without the members that are behind, if that helps."""
     remaining = record.members - (behind := lagging(view, record))
     if not behind or len(remaining) < _min_in_sync(view, record):
         return None
@@ -164,7 +188,7 @@ def _shrunk(view: View, record: GroupRecord) -> frozenset[Member] | None:
     doubtful_s = view.settings.behind_limit_s / 2
     if any(behind_s(view, member) >= doubtful_s for member in remaining if member != view.own.member):
         return None
-    return remaining
+    return change_set(record, remaining, promised_by(view))
 
 
 def _hand_over(view: View, record: GroupRecord) -> Swap | EndSwitch | None:

@@ -6,16 +6,6 @@ from metaq.ha.group_record import NO_MASTER, GroupRecord, Member, NodeState
 from metaq.ha.view import Disk, Own, PendingSwap, SeenBeat, View
 
 
-def is_acceptable(record: GroupRecord | None, promised_epoch: int, joined: bool) -> bool:
-    """Whether a record from the register may be believed.
-
-    A lower epoch than one already seen means that the register went back in time, for example to a backup.
-    """
-    if record is None:
-        return not (joined and promised_epoch > 0)
-    return record.epoch >= promised_epoch
-
-
 def is_electable(record: GroupRecord, member: Member) -> bool:
     """Whether a node holds everything that was acknowledged: it is in the set, with the same incarnation."""
     return member in record.members

@@ -112,6 +112,7 @@ def _own_status(view: View, address: str) -> NodeStatus:
         lag_ms=0 if is_master else None,
         damaged_at=own.damaged_at,
         problem=_problem(own, view.source),
+        register_fault=view.register.fault[:1024],
     )
 
 
@@ -181,8 +182,17 @@ def register_status(name: str, record: GroupRecord | None, beats: Collection[Bea
         if beat is None:
             return NodeStatus(node_id, "", role, "gone")
         state = state_of(record, beat.member, beat.state, beat.damaged_at)
-        lag_bytes = longest - beat.flushed_end
-        return NodeStatus(node_id, beat.client_address, role, state, lag_bytes, None, beat.damaged_at)
+        fault = ""
+        if beat.promised_version > (0 if record is None else record.version):
+            has = "no record" if record is None else f"version {record.version} (epoch {record.epoch})"
+            fault = (
+                f"the register has {has} of the group, but this node has seen version {beat.promised_version}"
+            )
+        return NodeStatus(
+            *(node_id, beat.client_address, role, state, longest - beat.flushed_end),
+            damaged_at=beat.damaged_at,
+            register_fault=fault,
+        )
 
     return GroupStatus(
         name=name,

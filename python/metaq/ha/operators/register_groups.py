@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -60,16 +61,22 @@ async def read_group(register: Register, cluster: str, name: str) -> RegisteredG
     return groups[name]
 
 
-def plan_force(group: RegisteredGroup, target: int) -> Forced:
-    """Returns the record that makes a node master, and what that may lose. Raises CommandError."""
+def plan_force(group: RegisteredGroup, target: int, answering: Collection[int] | None = None) -> Forced:
+    """Returns the record that makes a node master, and what that may lose. Raises CommandError.
+
+    `answering` names the nodes that run now; None: all that have a beat.
+    """
     if group.faults:
         raise CommandError(
             f"the register holds values of {group.name} that cannot be read: {group.faults[0]}",
             hint="repair or delete these keys first; force does not overwrite what it cannot read",
         )
-    if group.record is not None and group.record.master == target and len(group.record.in_sync) == 1:
+    forced = force_master(group.record, group.beats.values(), target, answering)
+    record = group.record
+    is_alone = record is not None and record.master == target and len(record.in_sync) == 1
+    if is_alone and not forced.register_fault:
         raise CommandError(f"node {target} is master of {group.name} already, and alone in the in-sync set")
-    return force_master(group.record, group.beats.values(), target)
+    return forced
 
 
 async def write_forced(register: Register, cluster: str, group: RegisteredGroup, forced: Forced) -> None:

@@ -52,6 +52,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """The first physical offset at which its log is known to be damaged."""
     problem: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
     """Why it does not follow the master, if an operator should know."""
+    register_fault: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    """Why the node refuses the record in the register; empty if it believes it."""
 
 
 class GroupStatus(msgspec.Struct, frozen=True):

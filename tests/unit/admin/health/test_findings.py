@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from metaq.admin.health.findings import judge, summarize
@@ -172,6 +173,15 @@ def test_a_damaged_log_and_what_keeps_it_from_being_repaired() -> None:
     stuck = NodeStatus(2, "h:2", "replica", "catching up", problem="its bytes differ from those of node 1")
     [found] = judge(group(node(1, "in sync"), stuck))
     assert found.text == "In broker-a, node 2 is catching up: its bytes differ from those of node 1."
+
+
+def test_a_node_that_refuses_the_register() -> None:
+    fault = "the register has version 5 (epoch 3) of the group, but this node has seen version 6 (epoch 3)"
+    refusing = msgspec.structs.replace(node(2, "in sync"), register_fault=fault)
+    [found] = judge(group(node(1, "in sync"), refusing))
+    assert (found.severity, found.kind) == ("critical", "register-refused")
+    assert found.text == f"In broker-a, node 2 refuses the record in the register: {fault}."
+    assert found.command == "metaq cluster switch broker-a --to ID --force"
 
 
 def test_replicas_of_an_apache_master() -> None:

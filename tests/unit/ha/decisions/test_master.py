@@ -24,6 +24,7 @@ from metaq.ha.view import Disk, PendingSwap, Role, SendGate, SwapPurpose, Switch
 from tests.support.ha_views import NOW, ONE, RECORD, THREE, TWO, beat, link, own, view
 
 PAIR = RECORD.replace(in_sync=(ONE, TWO))
+EXPANDED = PAIR.replace(in_sync=RECORD.in_sync)
 ASYNC = HaSettings(replicas=ReplicaMode.ASYNC)
 
 
@@ -111,7 +112,7 @@ def test_a_replica_joins_in_two_steps() -> None:
     node = master(required=PAIR.members)
     assert decided(node, record=PAIR) == [SetRequired(RECORD.members)]
     node = replace(node, required=RECORD.members)
-    assert decided(node, record=PAIR) == [Swap(SwapPurpose.EXPAND, 7, RECORD)]
+    assert decided(node, record=PAIR) == [Swap(SwapPurpose.EXPAND, 7, EXPANDED)]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_a_replica_without_the_newest_state_does_not_join() -> None:
 
 
 def test_the_union_must_acknowledge_until_the_outcome_is_certain() -> None:
-    pending = PendingSwap(SwapPurpose.EXPAND, 7, RECORD, in_flight=True)
+    pending = PendingSwap(SwapPurpose.EXPAND, 7, EXPANDED, in_flight=True)
     node = master(required=RECORD.members)
     assert decided(node, record=PAIR, pending=pending) == []
     assert decided(master(required=PAIR.members), record=PAIR, pending=pending) == [
@@ -142,8 +143,10 @@ def test_the_union_must_acknowledge_until_the_outcome_is_certain() -> None:
     ]
     # No answer came: ask again at the same revision, and keep the union.
     unknown = replace(pending, in_flight=False)
-    assert decided(node, record=PAIR, pending=unknown) == [Swap(SwapPurpose.EXPAND, 7, RECORD)]
-    assert decided(node, record=PAIR, links={TWO: link(TWO)}) == [SetRequired(PAIR.members)]
+    assert decided(node, record=PAIR, pending=unknown) == [Swap(SwapPurpose.EXPAND, 7, EXPANDED)]
+    beats = {member.id: beat(member, promised_version=PAIR.version) for member in (ONE, TWO, THREE)}
+    links = {TWO: link(TWO)}
+    assert decided(node, record=PAIR, links=links, beats=beats) == [SetRequired(PAIR.members)]
 
 
 def test_a_new_incarnation_replaces_the_old_one() -> None:
@@ -151,7 +154,8 @@ def test_a_new_incarnation_replaces_the_old_one() -> None:
     links = {TWO: link(TWO, connected=False, behind_s=9), wiped: link(wiped)}
     union = PAIR.members | {wiped}
     actions = decided(master(required=union, gate=SendGate.REFUSE), record=PAIR, links=links)
-    assert actions == [Swap(SwapPurpose.EXPAND, 7, PAIR.replace(in_sync=(ONE, wiped)))]
+    replaced = PAIR.replace(in_sync=(ONE, wiped)).with_voters((ONE, wiped, THREE), RECORD.members)
+    assert actions == [Swap(SwapPurpose.EXPAND, 7, replaced)]
 
 
 def test_without_the_register_it_goes_on_and_changes_nothing() -> None:
@@ -263,7 +267,7 @@ def test_a_lease_that_ended_needs_a_beat_and_a_swap() -> None:
     node = master(required=frozenset((ONE,)), gate=SendGate.REFUSE, acknowledge_until=NOW - 1)
     assert decided(replace(node, beat_sent_at=NOW - 3), settings=ASYNC) == []
     fresh = replace(node, beat_sent_at=NOW - 0.1)
-    assert decided(fresh, settings=ASYNC) == [Swap(SwapPurpose.RENEW, 7, RECORD)]
+    assert decided(fresh, settings=ASYNC) == [Swap(SwapPurpose.RENEW, 7, RECORD.replace())]
     renewed = replace(fresh, renewed_at=NOW - 0.05)
     assert decided(renewed, settings=ASYNC) == [AcknowledgeUntil(NOW + 1.9)]
 

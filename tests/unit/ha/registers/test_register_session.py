@@ -15,7 +15,7 @@ from metaq.ha.registers.memory_register import Call, Fault, MemoryRegister, Memo
 from metaq.ha.registers.register_session import RegisterSession
 from metaq.ha.settings import HaSettings
 from metaq.ha.view import SwapPurpose
-from tests.support.ha_views import ONE, RECORD, TWO, beat
+from tests.support.ha_views import ONE, RECORD, THREE, TWO, beat
 
 KEYS = GroupKeys("cluster", "broker")
 QUICK = HaSettings(poll_interval_s=0.01, urgent_poll_interval_s=0.001)
@@ -181,7 +181,7 @@ def test_beats_are_timed_by_the_change_that_this_node_sees() -> None:
         await world.session.read()
         first = world.session.beats[2]
         await world.session.read()
-        assert world.session.beats[2] is first
+        assert world.session.beats[2] == first
         assert await world.session.write_beat(beat(TWO, sequence=2).beat)
         await world.session.read()
         assert world.session.beats[2].changed_at > first.changed_at
@@ -207,3 +207,73 @@ def test_a_beat_without_an_answer_does_not_count() -> None:
         assert not await world.session.write_beat(beat(ONE).beat)
 
     run(scenario)
+
+
+def test_a_beat_is_fresh_only_if_it_changes_in_an_unbroken_row_of_reads() -> None:
+    async def scenario(world: World) -> None:
+        async def beaten(sequence: int) -> bool:
+            key = KEYS.beat(3)
+            revision = world.store.values[key].revision if key in world.store.values else 0
+            world.store.swap(key, revision, beat(THREE, sequence=sequence).beat.encode())
+            await world.session.read()
+            return world.session.beats[3].is_fresh
+
+        assert not await beaten(1), "a first sight"
+        assert await beaten(2)
+        world.faults[Operation.LIST] = Fault.UNAVAILABLE
+        await world.session.read()
+        world.faults.clear()
+        assert not await beaten(3), "the register may be another copy now"
+        assert await beaten(4)
+
+    run(scenario)
+
+
+def test_an_older_copy_of_the_register_ends_the_row_of_reads() -> None:
+    async def scenario(world: World) -> None:
+        session, store = world.session, world.store
+        assert await session.write_beat(beat(TWO, sequence=5).beat)
+        store.swap(KEYS.beat(3), 0, beat(THREE).beat.encode())
+        await session.read()
+        copy = dict(store.values)
+        store.swap(KEYS.beat(3), store.values[KEYS.beat(3)].revision, beat(THREE, sequence=2).beat.encode())
+        await session.read()
+        assert session.beats[3].is_fresh
+        store.values = dict(copy)
+        await session.read()
+        assert not session.beats[3].is_fresh, "the revision of a beat went back"
+        # A copy that has grown beyond the revisions that were seen lacks the beats of this node.
+        assert await session.write_beat(beat(TWO, sequence=6).beat)
+        await session.read()
+        since = session.view(BootClock().now()).readable_since
+        store.swap(KEYS.beat(2), store.values[KEYS.beat(2)].revision, beat(TWO, sequence=4).beat.encode())
+        await session.read()
+        assert session.view(BootClock().now()).readable_since > since
+
+    run(scenario)
+
+
+def test_a_register_that_went_back_is_a_fault_until_a_newer_record_comes() -> None:
+    async def scenario(world: World) -> None:
+        session, store = world.session, world.store
+        newest = PAIR.replace()
+        session.promised_record = newest.promise
+        assert not await session.read()
+        view = session.view(BootClock().now())
+        assert (view.readable, view.record) == (False, PAIR)
+        assert "version 1 (epoch 5)" in view.fault and "has seen version 2" in view.fault
+        store.swap(KEYS.group, store.values[KEYS.group].revision, newest.encode())
+        assert await session.read()
+        assert session.view(BootClock().now()).fault == ""
+
+    run(scenario)
+
+
+def test_a_node_starts_although_it_refuses_the_record() -> None:
+    async def play() -> None:
+        world = World()
+        world.session.promised_record = PAIR.replace().promise
+        assert await world.session.first_read() == "memory"
+        assert world.session.view(BootClock().now()).record is None
+
+    asyncio.run(asyncio.wait_for(play(), 30))
