@@ -87,7 +87,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "epoch_check_skipped": Mutant(
         ("epoch_check_skipped",),
-        ((promises, "objection", lambda *believed: ""),),
+        # Without agreement, or the election would be refused all the same.
+        (
+            (promises, "objection", lambda *believed: ""),
+            (candidate, "has_agreement", lambda view, record: True),
+        ),
         scenarios=("register_restored",),
     ),
     "older_register_accepted": Mutant(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from metaq.ha.conducting.conductor import Conductor
 from metaq.ha.decisions.forced import force_master
-from metaq.ha.group_record import Beat, GroupRecord
+from metaq.ha.group_record import Beat, GroupRecord, RecordInvalid
 from metaq.ha.settings import HaSettings
 from tests.simulation.checks import Oracle, Violation, check
 from tests.simulation.clients import Consumer, Producer
@@ -88,7 +88,10 @@ class World:
                 return None
             return GroupRecord(node.epoch, FIXED_MASTER, tuple(node.required), self.settings.min_in_sync)
         stored = self.register.values.get(KEYS.group)
-        return GroupRecord.decode(stored.value) if stored is not None else None
+        try:
+            return GroupRecord.decode(stored.value) if stored is not None else None
+        except RecordInvalid as error:
+            raise Violation(f"a node wrote an invalid record: {error}") from error
 
     def master(self) -> Host | None:
         """Returns the node that the record names, if it serves in that epoch."""

@@ -66,7 +66,7 @@ class RecordPromise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """Tells two records of the same version apart."""
     min_in_sync: Annotated[int, msgspec.Meta(ge=0, le=MEMBERS_MAX)] = 0
-    """What the record asked for, should the register be emptied; 0 if no record was seen."""
+    """The `min_in_sync` of the record, should the register be emptied; 0 if no record was seen."""
 
 
 class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,7 +97,7 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def promise(self) -> RecordPromise:
-        """What a node keeps of this record."""
+        """The part of this record that a node keeps."""
         # Not of the JSON: a later MetaQ may add fields, and its digest of the same record must be the same.
         members = [(member.id, member.incarnation) for member in sorted(self.in_sync)]
         content = msgspec.json.encode((self.version, self.epoch, self.master, self.min_in_sync, members))
@@ -145,7 +145,7 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"the group's record names master {record.master}, but its in-sync set is {sorted(ids)}"
             )
         if not record.members <= record.electorate:
-            raise RecordInvalid(f"the group's record has members that are no voters: {sorted(ids)}")
+            raise RecordInvalid(f"the group's record has members without a vote: {sorted(ids)}")
         if record.voters_since > record.version:
             raise RecordInvalid(
                 f"the group's record has version {record.version}, but voters of {record.voters_since}"
@@ -183,7 +183,8 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     promised_version: Version = 0
     """The version of the newest record that the node has seen. It is on the node's disk."""
     min_in_sync: Annotated[int, msgspec.Meta(ge=0, le=MEMBERS_MAX)] = 0
-    """What that record asked for, or the node's setting if it has seen none; 0 in beats of older brokers."""
+    """The `min_in_sync` of that record, or the node's setting if it has seen none; 0 in beats of older
+    brokers."""
 
     @property
     def member(self) -> Member:

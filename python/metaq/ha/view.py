@@ -97,8 +97,8 @@ class SeenBeat:
     beat: Beat
     changed_at: float
     is_fresh: bool = False
-    """It changed since the current unbroken row of reads began. A first sight is no change: after the
-    restore of a backup, old beats of dead nodes are seen for the first time."""
+    """It changed since the current unbroken row of reads began. The first look at a beat shows no change:
+    after the restore of a backup, it may be the old beat of a dead node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ def before_the_promise(world: World) -> None:
 
 @scenario(18)
 def joiner_and_dead_witness(world: World) -> None:
-    """Of a set of two, one dies. A third node takes its place; then an old copy names the dead one."""
+    """A member of a set of two dies. A third node takes its place; then an old copy names the dead one."""
     late, other = world.replicas()
     late.kill()
     world.run_until(lambda: late.name not in world.in_sync(), 5, "the dead replica leaves the set")
@@ -182,7 +182,7 @@ def joiner_and_dead_witness(world: World) -> None:
 
 @scenario(18)
 def joiner_and_dead_master(world: World) -> None:
-    """Of a set of two the master dies. With the third node, the rest goes on without the register's help."""
+    """The master of a set of two dies. With the third node, the rest goes on without the register's help."""
     late, _ = world.replicas()
     late.kill()
     world.run_until(lambda: late.name not in world.in_sync(), 5, "the dead replica leaves the set")

@@ -58,7 +58,8 @@ def test_every_change_is_a_new_version() -> None:
     assert GroupRecord.decode(json.dumps(old).encode()) == RECORD
     assert RECORD.electorate == RECORD.members
     beat = json.loads(BEAT.encode())
-    del beat["promised_version"], beat["min_in_sync"]
+    for added in ("promised_version", "min_in_sync"):
+        beat.pop(added, None)
     assert Beat.decode(json.dumps(beat).encode()) == BEAT
 
 
@@ -90,7 +91,7 @@ def test_keys_are_those_of_the_design() -> None:
         (record_with(surprise=1), "unknown field"),
         (record_with(version=-1), "version"),
         (record_with(voters_since=1), "voters of 1"),
-        (record_with(voters=[{"id": 1, "incarnation": "a"}]), "no voters"),
+        (record_with(voters=[{"id": 1, "incarnation": "a"}]), "without a vote"),
         (record_with(master=9), "names master 9"),
         (record_with(in_sync=[{"id": 1, "incarnation": "a"}, {"id": 1, "incarnation": "b"}]), "twice"),
         (b" " * (RECORD_BYTES_MAX + 1), f"more than {RECORD_BYTES_MAX}"),

@@ -87,7 +87,7 @@ def consequences(group: RegisteredGroup, forced: Forced, seen: GroupStatus) -> l
 
 
 def _report(report: NodeReport) -> str:
-    """What a node has. Without an answer the report in the register may be of any age."""
+    """Describes the log of a node. Without an answer the report in the register may be of any age."""
     if report.beat is None:
         return f"Node {report.id} does not answer and has left no report: what it has is unknown."
     beat = report.beat

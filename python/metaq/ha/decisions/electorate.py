@@ -1,4 +1,4 @@
-"""Who must agree to an election, so that an old copy of the register never elects a node that lacks messages.
+"""The nodes that must agree to an election: an old copy of the register elects nobody who lacks messages.
 
 Somebody may put any old record R back into the register, and start the nodes in any order. Three rules keep
 the acknowledged messages. `m` is `min_in_sync`, and V the voters of R:

@@ -29,7 +29,7 @@ class Loss(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What a node has, as its last beat in the register says."""
+    """The log of a node, as its last beat in the register says."""
 
     id: int
     answers: bool
@@ -133,7 +133,7 @@ def _loss(record: GroupRecord | None, known: dict[int, Beat], target: Beat, is_p
 
 
 def _min_in_sync(record: GroupRecord | None, beats: Iterable[Beat]) -> int:
-    """What the record had, otherwise what the nodes remember or were started with."""
+    """Returns what the record had, otherwise what the nodes remember or were started with."""
     if record is not None:
         return record.min_in_sync
     newest = max(beats, key=lambda beat: (beat.min_in_sync > 0, beat.promised_version, beat.min_in_sync))

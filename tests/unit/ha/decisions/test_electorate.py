@@ -1,4 +1,4 @@
-"""Who must agree to an election, and when a member may be dropped."""
+"""The nodes that must agree to an election, and when a member may be dropped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_without_agreement_nobody_asks() -> None:
 
 
 def shrunk(promised: dict[int, int]) -> Any:
-    """What a master sees right after it has removed node 3 from the set."""
+    """The view of a master right after it has removed node 3 from the set."""
     record = RECORD.replace(in_sync=(ONE, TWO))
     node = own(Role.MASTER, ONE, required=RECORD.members)
     beats = {
@@ -142,7 +142,7 @@ class History:
         self.required = set(self.record.in_sync)
         self.elected_at = 1
         self.holders: list[frozenset[Member]] = []
-        """Who has flushed each acknowledged message."""
+        """The nodes that have flushed each acknowledged message."""
 
     def known(self, member: Member) -> float:
         return self.promised[member]
