@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from metaq.ha import decisions
 from metaq.ha.actions import Action, SetRequired, StartOver, Stream
 from metaq.ha.conducting import node_driver
 from metaq.ha.decisions import candidate, electorate, following, master, membership, promises
@@ -90,12 +91,13 @@ MUTANTS: dict[str, Mutant] = {
         # Without agreement, or the election would be refused all the same.
         (
             (promises, "objection", lambda *believed: ""),
+            (decisions, "must_ignore", lambda view: False),
             (candidate, "has_agreement", lambda view, record: True),
         ),
         scenarios=("register_restored",),
     ),
     "older_register_accepted": Mutant(
-        patches=((promises, "objection", _lower_epoch_only), (promises, "must_ignore", lambda view: False)),
+        patches=((promises, "objection", _lower_epoch_only), (decisions, "must_ignore", lambda view: False)),
         scenarios=("same_epoch_after_a_shrink", "older_epoch"),
     ),
     "elected_without_agreement": Mutant(
