@@ -10,9 +10,11 @@ from unittest.mock import patch
 
 from metaq.ha import decisions
 from metaq.ha.actions import Action, SetRequired, StartOver, Stream
-from metaq.ha.conducting import node_driver
-from metaq.ha.decisions import candidate, electorate, following, master, membership, promises
-from metaq.ha.group_record import GroupRecord, Member
+from metaq.ha.conducting import conductor, node_driver
+from metaq.ha.conducting.node_files import NodeRecord
+from metaq.ha.decisions import candidate, electorate, following, incarnation, master, membership, promises
+from metaq.ha.group_record import Beat, GroupRecord, Member
+from metaq.ha.node import Opened
 from metaq.ha.registers import register_session
 from metaq.ha.view import Own, PendingSwap, Source, View
 
@@ -71,6 +73,15 @@ async def _without_intent(self: node_driver.NodeDriver, end: int) -> None:
     await self.save(self.kept.with_history(self.kept.history.truncate(end)))
 
 
+def _without_the_journal(kept: NodeRecord | None, opened: Opened) -> str:
+    return incarnation.why_new_incarnation(kept, replace(opened, state_version=_NEWEST))
+
+
+def _beat_without_the_journal(kept: NodeRecord, opened: Opened, beat: Beat) -> bool:
+    return incarnation.is_behind_its_beat(kept, replace(opened, state_version=_NEWEST), beat)
+
+
+_NEWEST = (2**62, 0)
 _NEXT_COPY_STEP = following.next_copy_step
 _SHOULD_RESIGN = master._should_resign
 _FINISH_SWAP = register_session.RegisterSession.finish_swap
@@ -143,6 +154,13 @@ MUTANTS: dict[str, Mutant] = {
     "damaged_node_electable": Mutant(
         patches=((membership, "others_may_be_sound", lambda view, record: False),),
         scenarios=("damaged_replica_is_alone",),
+    ),
+    "elected_without_the_journal": Mutant(
+        patches=(
+            (node_driver, "why_new_incarnation", _without_the_journal),
+            (conductor, "is_behind_its_beat", _beat_without_the_journal),
+        ),
+        scenarios=("older_journal",),
     ),
     "wiped_replica_electable": Mutant(
         patches=(

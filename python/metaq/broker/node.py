@@ -196,7 +196,9 @@ async def open_node(
         await asyncio.to_thread((opened[0].store if opened else store).close)
 
     undo.push_async_callback(close_store)
-    journal = await open_journal(Path(options.store.directory))
+    replication = options.replication
+    has_peers = replication is not None and replication.takes_state
+    journal = await open_journal(Path(options.store.directory), has_peers=has_peers)
     undo.push_async_callback(journal.close)
     listener = Listener(options.server, serves_broker=True)
     undo.push_async_callback(asyncio.to_thread, listener.stop)

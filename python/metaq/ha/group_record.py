@@ -185,6 +185,8 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     min_in_sync: Annotated[int, msgspec.Meta(ge=0, le=MEMBERS_MAX)] = 0
     """The `min_in_sync` of that record, or the node's setting if it has seen none; 0 in beats of older
     brokers."""
+    state_version: tuple[Epoch, Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]] = (0, 0)
+    """The newest entry of the control state in the node's journal."""
 
     @property
     def member(self) -> Member:

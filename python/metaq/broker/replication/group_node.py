@@ -83,6 +83,7 @@ class GroupNode:
         self._epoch = 0
         self._links: ReplicaLinks | None = None
         self._link: SourceLink | None = None
+        self.journal = journal
         self._opened = self._look_at_store()
         self._lock = threading.Lock()
         """Guards what handshakes see and change from their threads."""
@@ -91,7 +92,6 @@ class GroupNode:
         self._serves = False
         self._relays = False
         self._fetched = asyncio.Event()
-        self.journal = journal
         self.file_bytes = store_settings.commit_log_file_bytes
 
     # ---- what links and handshakes ask
@@ -223,13 +223,15 @@ class GroupNode:
         return self._opened
 
     def _look_at_store(self) -> Opened:
-        found = self.store.opened()
+        found, state = self.store.opened(), self.journal.found
         return Opened(
             boot_id=found.boot_id,
             flush_is_sync=self._store_settings.flush == "sync",
             log_end=found.log_end,
             flushed_mark=found.flushed_mark,
             stopped_cleanly=found.stopped_cleanly,
+            state_version=state.point,
+            state_mark=state.mark,
         )
 
     def facts(self) -> NodeFacts:
@@ -262,6 +264,7 @@ class GroupNode:
         await self._leave_master()
         self._member = member
         self.store.accept_flushed_mark()
+        await self.journal.accept_mark()
 
     def set_history(self, history: History) -> None:
         self._history = history

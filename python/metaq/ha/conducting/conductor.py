@@ -152,7 +152,7 @@ class Conductor:
             self._beat_sequence = own_beat.beat.sequence
         if own_beat is not None and is_behind_its_beat(kept, opened, own_beat.beat):
             _log.warning("node %d lost what its last beat had: a new incarnation", self._identity.node_id)
-            await self.driver.renew()
+            await self.driver.renew(opened)
 
     async def _beat_regularly(self) -> None:
         while True:
@@ -182,6 +182,7 @@ class Conductor:
             damaged_at=facts.damaged_at,
             promised_version=kept.promised_record.version,
             min_in_sync=kept.promised_record.min_in_sync or self._settings.min_in_sync,
+            state_version=facts.state_version,
         )
 
     def _node_state(self, disk: Disk) -> NodeState:

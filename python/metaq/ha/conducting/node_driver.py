@@ -139,12 +139,16 @@ class NodeDriver:
         kept = kept.change(boot_id=opened.boot_id)
         if reason:
             _log.warning("node %d is a new incarnation: %s", shown_id(self._node_id), reason)
-            kept = kept.change(incarnation=self._new_incarnation(), incomplete=True)
+            kept = kept.change(
+                incarnation=self._new_incarnation(), incomplete=True, state_version=opened.state_version
+            )
         return kept
 
-    async def renew(self) -> None:
+    async def renew(self, opened: Opened) -> None:
         """Takes a new incarnation."""
-        await self.save(self.kept.change(incarnation=self._new_incarnation()))
+        await self.save(
+            self.kept.change(incarnation=self._new_incarnation(), state_version=opened.state_version)
+        )
         await self._node.identify(self.member)
 
     async def save(self, kept: NodeRecord) -> None:
@@ -314,7 +318,10 @@ class NodeDriver:
         if source is not None:
             history = self.kept.history.continue_with(source.history, end)
             kept = self.kept.with_history(history)
-            await self.save(kept.change(cluster_id=self.group_id, served_last=False))
+            state_version = self._node.facts().state_version
+            await self.save(
+                kept.change(cluster_id=self.group_id, served_last=False, state_version=state_version)
+            )
             await self._node.stream(end)
 
     async def _fetch_tail(self, action: FetchTail) -> None:
@@ -328,12 +335,12 @@ class NodeDriver:
 
     async def _become_master(self, epoch: int, required: frozenset[Member]) -> None:
         # The promise and the new epoch are on disk before the first append.
-        end = self._node.facts().appended_end
+        facts = self._node.facts()
+        end = facts.appended_end
         history = self.kept.history.truncate(end).begin(epoch, end)
         kept = self.kept.with_history(history)
-        await self.save(
-            kept.change(promised_epoch=epoch, cluster_id=self.group_id, incomplete=False, served_last=True)
-        )
+        kept = kept.change(promised_epoch=epoch, cluster_id=self.group_id, state_version=facts.state_version)
+        await self.save(kept.change(incomplete=False, served_last=True))
         self.catch_up.reset()
         await self._node.become_master(epoch, required)
         self._required, self._gate = required, SendGate.REFUSE

@@ -49,6 +49,9 @@ class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The identity of the register whose group the store belongs to."""
     damaged_at: LogEnd | None = None
     """The first physical offset at which the log is known to be damaged."""
+    state_version: tuple[Epoch, Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]] | None = None
+    """The newest entry of the control state when the node took its last role. None was written by a version
+    that kept no mark beside the journal."""
 
     @property
     def history(self) -> History:

@@ -7,7 +7,10 @@ from metaq.ha.decisions.electorate import Promised, change_set, has_agreement, p
 from metaq.ha.decisions.membership import can_stand, is_beating, is_electable, must_acknowledge
 from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, NodeState
 from metaq.ha.settings import ReplicaMode
-from metaq.ha.view import SwapPurpose, View
+from metaq.ha.view import StateVersion, SwapPurpose, View
+
+_Standing = tuple[int, StateVersion, int, int]
+"""The highest one goes first: the newest epoch, then the newest control state, then the longest log."""
 
 NO_AGREEMENT = "too few nodes answer to know that the register is not an older copy"
 
@@ -120,13 +123,13 @@ def _ask_at(view: View, record: GroupRecord) -> float:
     return ask_at
 
 
-def _standing(beat: Beat) -> tuple[int, int, int]:
-    return (beat.log_epoch, beat.flushed_end, -beat.id)
+def _standing(beat: Beat) -> _Standing:
+    return (beat.log_epoch, beat.state_version, beat.flushed_end, -beat.id)
 
 
-def _own_standing(view: View) -> tuple[int, int, int]:
+def _own_standing(view: View) -> _Standing:
     own = view.own
-    return (own.history.log_epoch(own.flushed_end), own.flushed_end, -own.member.id)
+    return (own.history.log_epoch(own.flushed_end), own.state_version, own.flushed_end, -own.member.id)
 
 
 def _wait(view: View, reason: str) -> Wait:

@@ -21,16 +21,28 @@ def why_new_incarnation(kept: NodeRecord | None, opened: Opened) -> str:
         return f"its log ends at {opened.log_end}, but {known_flushed} had been flushed"
     if not opened.flush_is_sync and not opened.stopped_cleanly and opened.boot_id != kept.boot_id:
         return "the machine was restarted, and with flush=async the end of the log may be lost"
+    return _why_state_is_lost(kept, opened)
+
+
+def _why_state_is_lost(kept: NodeRecord, opened: Opened) -> str:
+    """Topics, groups and offsets were promised as well: whoever lacks some must not be elected."""
+    if opened.state_mark is None:
+        if kept.state_version is None:
+            return ""
+        return "the mark of its journal is lost, so topics, groups or offsets may be missing"
+    known = max(opened.state_mark, kept.state_version or opened.state_mark)
+    if opened.state_version < known:
+        return "its journal lacks topics, groups or offsets that it had before"
     return ""
 
 
 def is_behind_its_beat(kept: NodeRecord, opened: Opened, beat: Beat) -> bool:
-    """Whether the store lacks something that its own last beat claimed to have flushed.
+    """Whether the store lacks something that its own last beat claimed to have.
 
     The beat counts only if no truncation can have come after it.
     """
     return (
         beat.incarnation == kept.incarnation
         and beat.promised_epoch == kept.promised_epoch
-        and opened.log_end < beat.flushed_end
+        and (opened.log_end < beat.flushed_end or opened.state_version < beat.state_version)
     )

@@ -39,6 +39,13 @@ def test_the_longest_log_asks_first() -> None:
     assert isinstance(decided(candidate(), beats=newer), Wait)
 
 
+def test_the_newest_control_state_goes_before_the_longest_log() -> None:
+    newer = {**DEAD_MASTER, 3: beat(THREE, state_version=(5, 9), flushed_end=90)}
+    assert isinstance(decided(candidate(state_version=(5, 8)), beats=newer), Wait)
+    older = {**DEAD_MASTER, 3: beat(THREE, state_version=(5, 8), flushed_end=101)}
+    assert isinstance(decided(candidate(state_version=(5, 9)), beats=older), Swap)
+
+
 def test_it_waits_a_moment_for_the_others() -> None:
     assert decided(candidate(role_since=NOW - 0.1)).until == pytest.approx(NOW + 0.15)
 

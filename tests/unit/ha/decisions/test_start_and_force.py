@@ -21,6 +21,10 @@ OPENED = Opened("boot-1", flush_is_sync=True, log_end=100, flushed_mark=100, sto
 def test_an_intact_store_keeps_its_incarnation() -> None:
     assert why_new_incarnation(KEPT, OPENED) == ""
     assert why_new_incarnation(KEPT, replace(OPENED, boot_id="boot-2")) == ""
+    newer = replace(OPENED, state_version=(5, 4), state_mark=(5, 3))
+    assert why_new_incarnation(KEPT.change(state_version=(4, 9)), newer) == ""
+    before_marks = replace(OPENED, state_version=(5, 4), state_mark=None)
+    assert why_new_incarnation(KEPT, before_marks) == "", "a store of a version without marks"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +35,9 @@ def test_an_intact_store_keeps_its_incarnation() -> None:
         (KEPT, replace(OPENED, boot_id="boot-2", flush_is_sync=False), "flush=async"),
         (KEPT.change(start_over_at=0), OPENED, "dropped"),
         (KEPT.change(truncate_to=95), replace(OPENED, log_end=90), "95 had been flushed"),
+        (KEPT, replace(OPENED, state_version=(4, 9), state_mark=(5, 3)), "topics, groups or offsets"),
+        (KEPT.change(state_version=(5, 2)), replace(OPENED, state_version=(5, 1)), "topics, groups"),
+        (KEPT.change(state_version=(0, 0)), replace(OPENED, state_mark=None), "the mark of its journal"),
     ],
 )
 def test_a_store_that_may_lack_something_gets_a_new_one(
@@ -52,6 +59,9 @@ def test_the_last_beat_shows_a_loss_that_the_disk_does_not() -> None:
     assert not is_behind_its_beat(KEPT, OPENED, beat(TWO).beat)
     assert not is_behind_its_beat(KEPT.change(promised_epoch=6), shorter, beat(TWO).beat)
     assert not is_behind_its_beat(KEPT.change(incarnation="new"), shorter, beat(TWO).beat)
+    stated = beat(TWO, state_version=(5, 7)).beat
+    assert is_behind_its_beat(KEPT, replace(OPENED, state_version=(5, 6)), stated)
+    assert not is_behind_its_beat(KEPT, replace(OPENED, state_version=(5, 7)), stated)
 
 
 def test_a_forced_record_is_above_everything_that_was_promised() -> None:
