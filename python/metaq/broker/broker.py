@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from typing import Final
 
 from metaq._core import Clock, Listener, Store
 from metaq.broker.functions import Functions
@@ -19,9 +20,13 @@ from metaq.broker.replication.apache_start import ApacheCopy, plan_copy
 from metaq.broker.replication.group import Group
 from metaq.broker.state.clients import Change, ConsumerGroup, Member
 from metaq.broker.state.runtime_switches import Switches
+from metaq.journal.journal import Entry
 from metaq.settings import StoreSettings
 
 _log = logging.getLogger(__name__)
+
+STATE_PART_ENTRIES: Final = 500
+"""How many entries of replaced control state a replica applies before other work has its turn."""
 
 
 class Broker:
@@ -223,6 +228,14 @@ class Broker:
         node.store = await asyncio.to_thread(Store, settings, self.clock)
         if was_replica:
             await self.become_replica()
+
+    async def follow_state(self, entries: Sequence[Entry]) -> None:
+        """Lets a replica serve by control state that was replaced as a whole. Other work goes on meanwhile."""
+        for start in range(0, len(entries), STATE_PART_ENTRIES):
+            if self.replica is None:
+                return
+            self.replica.state.follow(entries[start : start + STATE_PART_ENTRIES])
+            await asyncio.sleep(0)
 
     async def drain_state(self) -> None:
         """Writes everything that the next master must know, while no request changes it."""

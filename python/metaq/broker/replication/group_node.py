@@ -22,7 +22,7 @@ from metaq.ha.handshake import Follow, Identity, LinkRefused, OwnLog, Refused, S
 from metaq.ha.node import Clock, NodeFacts, Offer, Opened
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, Range, SendGate, Source, SourceState
-from metaq.journal.journal import Journal
+from metaq.journal.journal import Entry, Journal
 from metaq.settings import StoreSettings
 
 _log = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class Roles(Protocol):
     async def step_down(self, *, deposed: bool = False, leaves: bool = False) -> None: ...
     async def reopen_store(self, change: Callable[[StoreSettings], None]) -> None: ...
     async def drain_state(self) -> None: ...
+    async def follow_state(self, entries: Sequence[Entry]) -> None: ...
     def hold_requests(self, timeout_ms: int) -> None: ...
     def release_requests(self) -> None: ...
     def relay_to(self, address: str | None) -> None: ...
@@ -370,8 +371,9 @@ class GroupNode:
         self._relays = False
         self._roles.relay_to(None)
 
-    def _state_replaced(self) -> None:
+    async def _state_replaced(self, entries: Sequence[Entry]) -> None:
         _log.info("has taken over the control state of its master")
+        await self._roles.follow_state(entries)
 
     async def _leave_master(self) -> None:
         link, self._link = self._link, None

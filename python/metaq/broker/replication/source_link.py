@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -28,7 +28,7 @@ from metaq.ha.handshake import (
 )
 from metaq.ha.node import Clock
 from metaq.ha.view import Range, Source, SourceState
-from metaq.journal.journal import Journal, Point
+from metaq.journal.journal import Entry, Journal, Point
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +62,10 @@ class SourceLink:
         source: Source,
         address: str,
         changed: Callable[[], None],
-        replaced: Callable[[], None],
+        replaced: Callable[[Sequence[Entry]], Awaitable[None]],
     ) -> None:
-        """`changed` is called when `source` changes, `replaced` when the whole control state has."""
+        """`changed` is called when `source` changes, `replaced` when the whole control state has, with its
+        entries."""
         self._own = own
         self._options = options
         self._clock = clock
@@ -248,11 +249,11 @@ class SourceLink:
         follower, intake = self._follower, self._intake
         if follower is None or intake is None or not (messages := follower.take_state()):
             return
-        was_replaced = await intake.take(messages)
+        replaced = await intake.take(messages)
         point = self._own.journal.point
         follower.acknowledge_state(point.epoch, point.version)
-        if was_replaced:
-            self._replaced()
+        if replaced:
+            await self._replaced(replaced)
 
     def _noticed(self) -> None:
         follower = self._follower
