@@ -896,6 +896,8 @@ class Store:
         """How long the sync of the log that is under way has been running; 0 if there is none."""
     def sync_failed(self) -> bool:
         """Whether a sync of the log has failed: nothing more is acknowledged until a restart."""
+    def is_full(self) -> bool:
+        """Whether records are refused because the disk is full, or queue entries cannot be written."""
     def gate_confirmation(self, end_offset: int) -> None:
         """Confirms nothing beyond that offset until it is moved. To be called between two roles."""
     def ungate_confirmation(self) -> None:

@@ -230,7 +230,7 @@ class Broker:
             await self.become_replica()
 
     async def follow_state(self, entries: Sequence[Entry]) -> None:
-        """Lets a replica serve by control state that was replaced as a whole. Other work goes on meanwhile."""
+        """Lets a replica serve by control state that was replaced as a whole, while other work goes on."""
         for start in range(0, len(entries), STATE_PART_ENTRIES):
             if self.replica is None:
                 return

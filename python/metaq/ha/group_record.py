@@ -163,6 +163,8 @@ class NodeState(enum.Enum):
     """It follows and is about to stop, so the set should go on without it."""
     FAILED = "failed"
     """Its disk failed or hangs. It cannot become master."""
+    FULL = "full"
+    """Its disk takes no records for lack of room. It can neither follow nor become master."""
 
 
 class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

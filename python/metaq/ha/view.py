@@ -36,6 +36,14 @@ class Disk(enum.Enum):
     """A sync has not returned for a long time."""
     FAILED = "failed"
     """A sync returned an error. The store takes no writes until it is opened again."""
+    FULL = "full"
+    """There is no room for records, or queue entries cannot be written. That may end by itself."""
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether a master may serve. A store with a full disk refuses messages by itself, but not what makes
+        room."""
+        return self in (Disk.HEALTHY, Disk.FULL)
 
 
 class SendGate(enum.Enum):

@@ -213,6 +213,7 @@ NODE_WORDS: Final = {
     "gone": "does not answer",
     "failed": "has a disk that fails or hangs",
     "damaged": "has a damaged log",
+    "full": "has a full disk",
     "catching up": "is catching up",
     "waiting": "waits for a master to copy from",
     "candidate": "wants to become master",

@@ -257,7 +257,9 @@ class GroupNode:
     def _health(self) -> Disk:
         if self.store.sync_failed() or self.journal.has_failed:
             return Disk.FAILED
-        return Disk.HANGING if self.store.sync_age_ms() > HANGING_AFTER_MS else Disk.HEALTHY
+        if self.store.sync_age_ms() > HANGING_AFTER_MS:
+            return Disk.HANGING
+        return Disk.FULL if self.store.is_full() else Disk.HEALTHY
 
     # ---- identity
 

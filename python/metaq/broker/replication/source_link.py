@@ -33,6 +33,7 @@ from metaq.journal.journal import Entry, Journal, Point
 _log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
+FULL_RETRY_S = 5.0
 TAIL_POLL_S = 0.05
 
 
@@ -195,6 +196,14 @@ class SourceLink:
                 self._set(Source(self.source.node_id, self.source.epoch, SourceState.CONNECTING))
             finally:
                 await self._disconnect()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Waits before the next try. A store without room would lose each connection at the first record, but
+        it must connect now and then, because its master tells it which old files may be deleted."""
+        ends_at = self._clock.now() + FULL_RETRY_S
+        await asyncio.sleep(RETRY_S)
+        while self._own.store.is_full() and self._clock.now() < ends_at:
             await asyncio.sleep(RETRY_S)
 
     async def _connect(self) -> None:

@@ -17,6 +17,7 @@ from metaq.ha.decisions.membership import (
     behind_s,
     is_beating,
     is_damaged,
+    is_full,
     is_leaving,
     must_acknowledge,
 )
@@ -60,12 +61,17 @@ def awaits_promises(view: View) -> bool:
 
 
 def lagging(view: View, record: GroupRecord) -> frozenset[Member]:
-    """Returns the members that should not stay in the set: they are behind, leave, or have a damaged log."""
+    """Returns the members that are too far behind to stay in the set, or say that they cannot stay."""
     return frozenset(
         member
         for member in record.in_sync
         if member != view.own.member
-        and (_is_late(view, member) or is_leaving(view, member) or is_damaged(view, member))
+        and (
+            _is_late(view, member)
+            or is_leaving(view, member)
+            or is_damaged(view, member)
+            or is_full(view, member)
+        )
     )
 
 
@@ -134,6 +140,7 @@ def _joiner(view: View, record: GroupRecord) -> Member | None:
             and member not in record.members
             and not is_leaving(view, member)
             and not is_damaged(view, member)
+            and not is_full(view, member)
             and not _is_late(view, member)
             and link.caught_up_at >= view.own.role_since
             and link.state_version >= view.own.state_version
@@ -202,6 +209,8 @@ def _hand_over(view: View, record: GroupRecord) -> Swap | EndSwitch | None:
         return EndSwitch(f"node {switch.target} is not in sync, so it cannot become master without losses")
     if is_damaged(view, target):
         return EndSwitch(f"the log of node {switch.target} is damaged: wait until it is repaired")
+    if is_full(view, target):
+        return EndSwitch(f"the disk of node {switch.target} is full, so it cannot take messages")
     link = view.links.get(target)
     drained = own.gate is SendGate.HOLD and own.confirmed_end == own.appended_end
     if not drained or link is None or not link.connected or not view.register.readable:
@@ -254,7 +263,7 @@ def _gate(view: View, record: GroupRecord) -> list[Action]:
 def wanted_gate(view: View, record: GroupRecord) -> tuple[SendGate, str]:
     """Returns whether to take requests that append, and why not."""
     own, settings = view.own, view.settings
-    if own.disk is not Disk.HEALTHY:
+    if not own.disk.can_serve:
         return SendGate.REFUSE, f"the disk of the master is {own.disk.value}"
     if settings.replicas is ReplicaMode.ASYNC:
         if view.now >= own.acknowledge_until:

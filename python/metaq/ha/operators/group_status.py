@@ -45,6 +45,8 @@ def state_of(
     """Returns the word for a node that lives."""
     if state is NodeState.FAILED:
         return "failed"
+    if state is NodeState.FULL:
+        return "full"
     if damaged_at is not None:
         return "damaged"
     if state is NodeState.CANDIDATE:
@@ -69,7 +71,8 @@ def fixed_status(name: str, view: FixedView, address: str, master_address: str) 
         master = NodeStatus(MASTER_ID, master_address, "master", "in sync" if is_streaming else "gone")
         state: NodeStateWord = "catching up" if is_streaming else "waiting"
         state = state if own.damaged_at is None else "damaged"
-        state = state if own.disk is Disk.HEALTHY else "failed"
+        if own.disk is not Disk.HEALTHY:
+            state = "full" if own.disk is Disk.FULL else "failed"
         replica = NodeStatus(
             own.member.id,
             address,
@@ -100,7 +103,11 @@ def _own_status(view: View, address: str) -> NodeStatus:
     own, record = view.own, view.register.record
     is_master = own.role is Role.MASTER
     seen = view.beats.get(own.member.id)
-    state = NodeState(own.role.value) if own.disk is Disk.HEALTHY else NodeState.FAILED
+    state = NodeState(own.role.value)
+    if own.disk is Disk.FULL:
+        state = state if is_master else NodeState.FULL
+    elif own.disk is not Disk.HEALTHY:
+        state = NodeState.FAILED
     if state is NodeState.REPLICA and seen is not None and seen.beat.state is NodeState.LEAVING:
         state = NodeState.LEAVING
     return NodeStatus(

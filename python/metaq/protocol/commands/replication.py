@@ -15,7 +15,7 @@ from metaq.protocol.ranges import Int32
 
 NodeRole = Literal["master", "replica"]
 NodeStateWord = Literal[
-    "in sync", "catching up", "waiting", "leaving", "candidate", "damaged", "failed", "gone"
+    "in sync", "catching up", "waiting", "leaving", "candidate", "damaged", "failed", "full", "gone"
 ]
 
 STATES: Final[dict[NodeStateWord, str]] = {
@@ -26,6 +26,7 @@ STATES: Final[dict[NodeStateWord, str]] = {
     "candidate": "wants to become master",
     "damaged": "has a damaged log, and repairs it from the master if it can",
     "failed": "has a disk that fails or hangs",
+    "full": "has no room on its disk, so it takes no messages",
     "gone": "does not answer",
 }
 """The words for the state of a node, and what each of them means."""

@@ -46,6 +46,14 @@ def test_the_newest_control_state_goes_before_the_longest_log() -> None:
     assert isinstance(decided(candidate(state_version=(5, 9)), beats=older), Swap)
 
 
+def test_a_node_whose_disk_is_full_stands_only_if_nobody_has_room() -> None:
+    full, resigned = candidate(disk=Disk.FULL), RECORD.replace(master=0)
+    assert isinstance(decided(full, record=resigned), Wait)
+    # Only a master deletes old files, so a group of full disks needs one.
+    others = {1: beat(ONE, age_s=60), 3: beat(THREE, state=NodeState.FULL)}
+    assert isinstance(decided(full, record=resigned, beats=others), Swap)
+
+
 def test_it_waits_a_moment_for_the_others() -> None:
     assert decided(candidate(role_since=NOW - 0.1)).until == pytest.approx(NOW + 0.15)
 

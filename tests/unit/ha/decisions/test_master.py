@@ -189,6 +189,7 @@ def test_it_resigns_when_others_could_acknowledge() -> None:
     assert decided(replace(node, progress_at=NOW - 10), links={}) == resign
     assert decided(master(disk=Disk.HANGING, gate=SendGate.REFUSE)) == resign
     assert decided(master(disk=Disk.FAILED))[0].gate is SendGate.REFUSE
+    assert decided(master(disk=Disk.FULL)) == resign
 
 
 @pytest.mark.parametrize(
@@ -198,11 +199,33 @@ def test_it_resigns_when_others_could_acknowledge() -> None:
         {2: beat(TWO)},
         {2: beat(TWO), 3: beat(THREE, age_s=10)},
         {2: beat(TWO), 3: beat(THREE, state=NodeState.FAILED)},
+        {2: beat(TWO), 3: beat(THREE, state=NodeState.FULL)},
     ],
 )
 def test_it_stays_when_too_few_others_live(beats: Any) -> None:
     node = master(progress_at=NOW - 30, gate=SendGate.REFUSE)
     assert decided(node, links=CUT_OFF, beats=beats) == []
+
+
+FULL_THREE = {1: beat(ONE), 2: beat(TWO), 3: beat(THREE, state=NodeState.FULL)}
+
+
+def test_a_replica_whose_disk_is_full_leaves_the_set_and_stays_out() -> None:
+    shrunk = [Swap(SwapPurpose.SHRINK, 7, PAIR)]
+    assert decided(master(), beats=FULL_THREE) == shrunk
+    assert decided(master(required=PAIR.members), record=PAIR, beats=FULL_THREE) == []
+    (action,) = decided(master(gate=SendGate.HOLD), beats=FULL_THREE, switch=switching(3))
+    assert action == EndSwitch("the disk of node 3 is full, so it cannot take messages")
+
+
+def test_a_full_master_that_nobody_can_replace_leaves_the_refusal_to_its_store() -> None:
+    """What makes room, such as the deletion of a topic, is still taken."""
+    full = {member.id: beat(member, state=NodeState.FULL) for member in (TWO, THREE)}
+    node = master(disk=Disk.FULL, required=RECORD.members)
+    (action,) = decided(node, beats=full)
+    assert action == SetGate(SendGate.REFUSE, "1 of at least 2 nodes keep up")
+    node, links = replace(node, required=PAIR.members), {TWO: link(TWO)}
+    assert decided(node, record=PAIR, beats={2: beat(TWO)}, links=links) == []
 
 
 # ---- planned switch

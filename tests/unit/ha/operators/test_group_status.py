@@ -74,6 +74,16 @@ def test_the_words_for_a_node() -> None:
     assert (status.master, nodes(status)[2].state, nodes(status)[3].state) == (0, "failed", "waiting")
 
 
+def test_a_node_whose_disk_is_full_says_so() -> None:
+    beats = {1: beat(ONE), 2: beat(TWO, state=NodeState.FULL), 3: beat(THREE)}
+    for seen in (
+        view(own(Role.REPLICA, TWO, disk=Disk.FULL), beats=beats),
+        view(own(Role.MASTER, ONE, disk=Disk.FULL), beats=beats),
+    ):
+        status = group_status("g", seen, "")
+        assert [node.state for node in status.nodes] == ["in sync", "full", "in sync"]
+
+
 def test_nobody_is_gone_while_the_register_was_away() -> None:
     seen = view(own(Role.MASTER, ONE), beats={2: beat(TWO, age_s=60.0)}, links={})
     assert nodes(group_status("g", seen, ""))[2].state == "gone"
