@@ -437,6 +437,15 @@ class BrokerPlane:
         """Level → the queue offset at which its delivery goes on. Load them before `start`."""
     def delay_offsets(self, timeout_ms: int = 5000) -> dict[int, int] | None:
         """The same as reached so far, once everything delivered is flushed; None if that takes too long."""
+    def load_timer_progress(self, wake_ms: int, physical_offset: int, queue_offset: int) -> None:
+        """How far the last master of the group delivered messages that wait for a given moment: everything at
+        or before this position, of the records before this offset of their queue. Load it before `start`."""
+    def timer_progress(self, timeout_ms: int = 5000) -> tuple[int, int, int] | None:
+        """The same as reached so far, once that is confirmed; None if that takes too long or is not known."""
+    def hold_deliveries(self, timeout_ms: int = 1000) -> bool:
+        """Delivers no delayed message until `release_deliveries`. False if a delivery that is under way takes
+        too long."""
+    def release_deliveries(self) -> None: ...
     def catch_up(self, timeout_ms: int = 5000) -> bool:
         """Delivers everything that is due after a clock jump, instead of a little later. False if that takes
         too long or the plane does not run."""

@@ -237,6 +237,11 @@ class Broker:
             self.replica.state.follow(entries[start : start + STATE_PART_ENTRIES])
             await asyncio.sleep(0)
 
+    async def hold_deliveries(self) -> None:
+        """Delivers no delayed message until `release_requests`: the next master goes on with the next one."""
+        if isinstance(self._role, Master) and not await self._role.state.delays.hold():
+            _log.warning("a delivery of delayed messages takes long, and the next master may repeat it")
+
     async def drain_state(self) -> None:
         """Writes everything that the next master must know, while no request changes it."""
         if isinstance(self._role, Master):
@@ -251,6 +256,8 @@ class Broker:
     def release_requests(self) -> None:
         """Lets the requests that were held be handled by the role of now."""
         self._end_hold_later(None)
+        if isinstance(self._role, Master):
+            self._role.state.delays.release()
         self.node.pump.release()
         self.listener.release_appends()
 

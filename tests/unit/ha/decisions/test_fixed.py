@@ -108,7 +108,8 @@ def test_a_bad_disk_closes_the_gate() -> None:
 
 def test_a_full_disk_leaves_the_refusal_to_the_store() -> None:
     """Only a master deletes old files, so it starts and serves without room."""
-    assert decided(replace(SERVING, disk=Disk.FULL), links={TWO: link(TWO)}) == []
+    (action,) = decided(replace(SERVING, disk=Disk.FULL), links={TWO: link(TWO)})
+    assert isinstance(action, Wait)
     full = replace(STARTING, disk=Disk.FULL)
     assert isinstance(decided(full, offers={TWO: Offer(HISTORY, 100)})[0], BecomeMaster)
 

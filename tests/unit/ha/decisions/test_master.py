@@ -222,7 +222,8 @@ def test_a_full_master_that_nobody_can_replace_leaves_the_refusal_to_its_store()
     """What makes room, such as the deletion of a topic, is still taken."""
     full = {member.id: beat(member, state=NodeState.FULL) for member in (TWO, THREE)}
     node = master(disk=Disk.FULL, required=RECORD.members)
-    (action,) = decided(node, beats=full)
+    late = {member: link(member, behind_s=1.5) for member in (TWO, THREE)}
+    (action,) = decided(node, beats=full, links=late)
     assert action == SetGate(SendGate.REFUSE, "1 of at least 2 nodes keep up")
     node, links = replace(node, required=PAIR.members), {TWO: link(TWO)}
     assert decided(node, record=PAIR, beats={2: beat(TWO)}, links=links) == []
