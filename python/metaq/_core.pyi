@@ -682,6 +682,9 @@ class LinkFigures:
     def silent_ms(self) -> int:
         """The time since the replica was heard."""
     @property
+    def ack_ms(self) -> int | None:
+        """How long the replica takes to acknowledge records; None without traffic."""
+    @property
     def closed(self) -> str | None:
         """Why the link was closed; None while it lives."""
 

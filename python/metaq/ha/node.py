@@ -73,6 +73,8 @@ class LinkFacts:
     flushed_end: int
     state_version: StateVersion
     contact_at: float
+    ack_ms: int | None = None
+    """How long it takes to acknowledge records; None without traffic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,8 @@ class Link:
     contact_at: float
     caught_up_at: float
     """The latest time at which the replica had flushed everything that the master had appended by then."""
+    ack_ms: int | None = None
+    """How long it takes to acknowledge records; None without traffic. For operators, no decision uses it."""
 
 
 Range = tuple[int, int]

@@ -18,6 +18,8 @@ DISK_FULL_RATIO: Final = 0.90
 DISK_HIGH_RATIO: Final = 0.75
 """From here on brokers delete the oldest files early."""
 CLOCK_SKEW_MS_MAX: Final = 2_000
+SLOW_ACK_MS: Final = 100
+"""A replica that takes this long to acknowledge messages is worth a look."""
 
 RANKS: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
 
@@ -176,8 +178,9 @@ def _of_replication(state: ClusterState) -> Iterator[Finding]:
             text = f"{group.name} has no master, so it takes no messages."
             yield Finding("critical", "no-master", group.name, text, waiting, fields={"group": group.name})
         for node in group.nodes:
-            yield from _of_node(group, node, state.now_ms)
+            yield from _of_node(group, node, state)
         yield from _of_register(group)
+        yield from _of_slow_replicas(group)
         living = len(set(group.in_sync) - {node.id for node in group.nodes if node.state in _DEAD})
         if master is not None and living < group.min_in_sync:
             text = (
@@ -263,6 +266,47 @@ def _of_register(group: GroupStatus) -> Iterator[Finding]:
                 f"metaq cluster switch {group.name} --to ID --force",
                 fields={"group": group.name, "node": node.id, "reason": node.register_fault},
             )
+
+
+def _start_command(group: GroupStatus, node: NodeStatus, state: ClusterState) -> str:
+    """Returns the command that starts a node again, with placeholders for what only its machine knows."""
+    listen = f" --listen {node.address}" if node.address else ""
+    servers = ";".join(server.address for server in state.name_servers)
+    if group.node(MASTER_ID) is None:
+        role = f"--register {state.register or 'REGISTER'}"
+    elif node.id == MASTER_ID:
+        role = f"--replica-ids {','.join(str(one.id) for one in group.nodes if one.id != MASTER_ID)}"
+    else:
+        role = "--master MASTER_HOST:REPLICATION_PORT"
+    names = f" --namesrv '{servers}'" if servers else ""
+    return (
+        f"metaq broker --name {group.name} --id {node.id} --data DIRECTORY{listen} {role} "
+        f"--cluster-key KEY_FILE{names}"
+    )
+
+
+def _of_slow_replicas(group: GroupStatus) -> Iterator[Finding]:
+    """Every message waits for the slowest node in sync."""
+    times = {
+        node.id: node.ack_ms for node in group.nodes if node.state == "in sync" and node.ack_ms is not None
+    }
+    for node_id, ack_ms in times.items():
+        others = max((other for one, other in times.items() if one != node_id), default=None)
+        if ack_ms < SLOW_ACK_MS or (others is not None and ack_ms < others):
+            continue
+        beside = "" if others is None else f"; the others take {others:,} ms at most"
+        text = (
+            f"In {group.name}, node {node_id} holds every message up: it acknowledges after {ack_ms:,} ms"
+            f"{beside}. Look at its disk and its network."
+        )
+        fields: FindingFields = {
+            "group": group.name,
+            "node": node_id,
+            "ack_ms": ack_ms,
+            "others_ms": others or 0,
+        }
+        source = f"{group.name}/{node_id}"
+        yield Finding("warning", "node-slow", source, text, "metaq cluster status", fields=fields)
 
 
 def _is_replicated(group: GroupStatus) -> bool:

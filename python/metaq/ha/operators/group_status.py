@@ -88,7 +88,8 @@ def fixed_status(name: str, view: FixedView, address: str, master_address: str) 
     for node_id in sorted({*links, *view.replica_ids}):
         link = links.get(node_id)
         lag_bytes, lag_ms = _lag(view, link)
-        nodes.append(NodeStatus(node_id, "", "replica", _fixed_state(own, link), lag_bytes, lag_ms))
+        state = _fixed_state(own, link)
+        nodes.append(NodeStatus(node_id, "", "replica", state, lag_bytes, lag_ms, _ack_ms(view, link)))
     in_sync = sorted({MASTER_ID if member == own.member else member.id for member in own.required})
     return GroupStatus(name, own.epoch, MASTER_ID, min_in_sync, tuple(in_sync), tuple(nodes))
 
@@ -144,7 +145,12 @@ def _peer_status(view: View, node_id: int, seen: SeenBeat | None, link: Link | N
         lag_bytes=lag_bytes,
         lag_ms=lag_ms,
         damaged_at=None if seen is None else seen.beat.damaged_at,
+        ack_ms=_ack_ms(view, link),
     )
+
+
+def _ack_ms(view: View | FixedView, link: Link | None) -> int | None:
+    return link.ack_ms if link is not None and view.own.role is Role.MASTER else None
 
 
 def _peer_state(view: View, seen: SeenBeat | None, link: Link | None) -> NodeStateWord:

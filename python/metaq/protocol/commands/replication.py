@@ -52,9 +52,13 @@ class NodeStatus(msgspec.Struct, frozen=True):
     damaged_at: _Count | None = None
     """The first physical offset at which its log is known to be damaged."""
     problem: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
-    """Why it does not follow the master, if an operator should know."""
+    """Why it does not follow the master or is not in sync, if an operator should know."""
     register_fault: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """Why the node refuses the record in the register; empty if it believes it."""
+    ack_ms: _Count | None = None
+    """How long it takes to acknowledge messages to its master; None without traffic."""
+    same_id: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    """The address of another node that was given the same id."""
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
