@@ -18,6 +18,8 @@ from metaq.broker.replica import Replica
 from metaq.broker.replication.apache_control import ApacheControl
 from metaq.broker.replication.apache_start import ApacheCopy, plan_copy
 from metaq.broker.replication.group import Group
+from metaq.broker.requests.replication import ReplicationRequests
+from metaq.broker.requests.without_role import WithoutRole
 from metaq.broker.state.clients import Change, ConsumerGroup, Member
 from metaq.broker.state.runtime_switches import Switches
 from metaq.journal.journal import Entry
@@ -144,6 +146,9 @@ class Broker:
         undo.push_async_callback(group.stop)
         await group.start()
         self.group = self.node.group = group
+        requests = ReplicationRequests(group, self.store, self.clock, self.node.pools)
+        self.node.without_role = WithoutRole(group, requests)
+        await self.node.pump.hand_over(self.node.without_role)
         self.node.let_clients_in()
         group.run()
 
