@@ -161,6 +161,8 @@ class NodeState(enum.Enum):
     CANDIDATE = "candidate"
     LEAVING = "leaving"
     """It follows and is about to stop, so the set should go on without it."""
+    LEFT = "left"
+    """It was drained and stops for good. When it is silent, nobody misses it."""
     FAILED = "failed"
     """Its disk failed or hangs. It cannot become master."""
     FULL = "full"

@@ -79,6 +79,8 @@ def test_the_status_for_programs_and_for_people(well: DevCluster) -> None:
             "damaged_at",
             "problem",
             "register_fault",
+            "ack_ms",
+            "same_id",
         ]
     ] * 3
     assert [node["role"] for node in status["nodes"]].count("master") == 1

@@ -88,6 +88,7 @@ def _merged(node: NodeStatus, own: NodeStatus | None, base: GroupStatus, busy: C
         damaged_at=own.damaged_at,
         problem=own.problem,
         register_fault=own.register_fault,
+        same_id=own.same_id,
     )
 
 

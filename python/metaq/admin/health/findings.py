@@ -12,6 +12,7 @@ from metaq.admin.health.results import Finding, FindingFields, Severity
 from metaq.admin.health.state import BrokerState, ClusterState
 from metaq.protocol.bodies import READ, WRITE
 from metaq.protocol.commands.replication import GroupStatus, NodeStatus
+from metaq.protocol.names import MASTER_ID
 
 DISK_FULL_RATIO: Final = 0.90
 """From here on brokers refuse messages, Apache's as well."""
@@ -224,7 +225,21 @@ NODE_WORDS: Final = {
 }
 
 
-def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Finding]:
+def _of_node(group: GroupStatus, node: NodeStatus, state: ClusterState) -> Iterator[Finding]:
+    if node.same_id:
+        text = (
+            f"In {group.name}, two nodes have the id {node.id}: one at {node.address} and one at "
+            f"{node.same_id}. Stop one of them, and give it an id of its own."
+        )
+        both: FindingFields = {
+            "group": group.name,
+            "node": node.id,
+            "address": node.address,
+            "other": node.same_id,
+        }
+        yield Finding(
+            "critical", "node-id-twice", f"{group.name}/{node.id}", text, "metaq cluster status", fields=both
+        )
     if node.state == "in sync":
         return
     who = f"the master, node {node.id}," if node.id == group.master else f"node {node.id}"
@@ -238,10 +253,8 @@ def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Find
         f"node-{node.state.replace(' ', '-')}",
         f"{group.name}/{node.id}",
         f"In {group.name}, {who} {NODE_WORDS[node.state]}{where}{lag}{why}.",
-        f"metaq broker --name {group.name} --set id={node.id}"
-        if node.state == "gone"
-        else "metaq cluster status --wait-healthy",
-        None if node.lag_ms is None else now_ms - node.lag_ms,
+        _start_command(group, node, state) if node.state == "gone" else "metaq cluster status --wait-healthy",
+        None if node.lag_ms is None else state.now_ms - node.lag_ms,
         {
             "group": group.name,
             "node": node.id,

@@ -92,6 +92,11 @@ class SourceLink:
         self._task = asyncio.create_task(self._run())
 
     @property
+    def complaint(self) -> str:
+        """Why the link failed; empty while it works."""
+        return self._complaint
+
+    @property
     def confirmed_offset(self) -> int:
         """The offset up to which the master has confirmed its log, as far as this replica knows."""
         return self._follower.figures().confirmed_offset if self._follower is not None else 0

@@ -71,7 +71,7 @@ class Conductor:
         self._clock = clock
         self._beat_now = asyncio.Event()
         self._beat_sequence = 0
-        self._is_leaving = False
+        self._is_leaving = self._has_left = False
         self._switch: SwitchRequest | None = None
         self._switch_answer: asyncio.Future[str] | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -116,12 +116,14 @@ class Conductor:
         if error := await self._switch_answer:
             raise SwitchRefused(error)
 
-    async def leave(self, timeout_s: float) -> bool:
+    async def leave(self, timeout_s: float, *, for_good: bool = False) -> bool:
         """Asks the master to go on without this replica, so that nobody waits for it when it stops.
 
-        Returns False if this node is still in the set after that time.
+        One that leaves `for_good` is not missed afterwards. Returns False if this node is still in the set
+        after that time.
         """
         self._is_leaving = True
+        self._has_left |= for_good
         self._beat_now.set()
         ends_at = self._clock.now() + timeout_s
         nothing = asyncio.Event()
@@ -192,7 +194,7 @@ class Conductor:
         if disk is not Disk.HEALTHY:
             return NodeState.FAILED
         if self._is_leaving and self.driver.role is Role.REPLICA:
-            return NodeState.LEAVING
+            return NodeState.LEFT if self._has_left else NodeState.LEAVING
         return _STATES[self.driver.role]
 
     def _decide(self) -> list[Action]:

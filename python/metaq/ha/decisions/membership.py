@@ -100,7 +100,8 @@ def behind_s(view: View, member: Member) -> float:
 def is_leaving(view: View, member: Member) -> bool:
     """Whether a node has said that it is about to stop."""
     seen = view.beats.get(member.id)
-    return seen is not None and seen.beat.member == member and seen.beat.state is NodeState.LEAVING
+    leaving = (NodeState.LEAVING, NodeState.LEFT)
+    return seen is not None and seen.beat.member == member and seen.beat.state in leaving
 
 
 def is_full(view: View, member: Member) -> bool:

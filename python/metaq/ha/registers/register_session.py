@@ -50,6 +50,10 @@ class RegisterSession:
         self._swap_began_at = float("-inf")
         self.renewed_at = float("-inf")
         """The time at which the last successful renewal of a lease was sent."""
+        self.namesake = ""
+        """The address of another node that writes the beats of this one's id."""
+        self._namesake_seen_at = float("-inf")
+        self._has_beaten = False
         self._nothing = asyncio.Event()
         self.cluster_id = ""
         self.beats: dict[int, SeenBeat] = {}
@@ -199,6 +203,7 @@ class RegisterSession:
         key = self._keys.beat(beat.id)
         try:
             stored = await self._register.get(key)
+            self._look_for_namesake(stored, beat)
             outcome = await self._register.compare_and_swap(
                 key, stored.revision if stored is not None else 0, beat.encode()
             )
@@ -207,8 +212,23 @@ class RegisterSession:
             return False
         if outcome is not Outcome.DONE:
             return False
-        self._own_id, self._sequence_written = beat.id, beat.sequence
+        self._own_id, self._sequence_written, self._has_beaten = beat.id, beat.sequence, True
         return True
+
+    def _look_for_namesake(self, stored: Stored | None, own: Beat) -> None:
+        """Notices a node that was given the same id by mistake. This node's own beats have its address."""
+        now = self._clock.now()
+        try:
+            found = Beat.decode(stored.value) if stored is not None and self._has_beaten else own
+        except RecordInvalid:
+            return
+        if found.replication_address != own.replication_address:
+            self._namesake_seen_at = now
+            if self.namesake != found.client_address:
+                self.namesake = found.client_address
+                _log.error("another node with id %d beats at %s", own.id, found.client_address)
+        elif now - self._namesake_seen_at > self._settings.stand_back_s:
+            self.namesake = ""
 
     def begin_swap(self, action: Swap) -> None:
         """Marks a change of the record as pending. From now on it may be applied at any time."""

@@ -145,7 +145,7 @@ def test_the_document_has_exactly_the_promised_fields() -> None:
     status = combined("g", {"h:1": seen_by(1)}, None)
     document = msgspec.json.decode(msgspec.json.encode(status))
     assert list(document) == ["name", "epoch", "master", "min_in_sync", "in_sync", "nodes"]
-    node = [
+    assert list(document["nodes"][0]) == [
         "id",
         "address",
         "role",
@@ -155,5 +155,6 @@ def test_the_document_has_exactly_the_promised_fields() -> None:
         "damaged_at",
         "problem",
         "register_fault",
+        "ack_ms",
+        "same_id",
     ]
-    assert list(document["nodes"][0]) == node

@@ -277,3 +277,21 @@ def test_a_node_starts_although_it_refuses_the_record() -> None:
         assert world.session.view(BootClock().now()).record is None
 
     asyncio.run(asyncio.wait_for(play(), 30))
+
+
+def test_another_node_with_the_same_id_is_noticed() -> None:
+    async def scenario() -> None:
+        world = World()
+        own, other = beat(ONE).beat, beat(ONE, replication_address="far:1", client_address="far:2").beat
+        world.store.swap(KEYS.beat(1), 0, other.encode())
+        assert await world.session.write_beat(own)
+        assert world.session.namesake == "", "the node has moved to another address"
+        stored = await MemoryRegister(world.store, "other").get(KEYS.beat(1))
+        assert stored is not None
+        world.store.swap(KEYS.beat(1), stored.revision, other.encode())
+        await world.session.write_beat(own)
+        assert world.session.namesake == "far:2"
+        await world.session.write_beat(own)
+        assert world.session.namesake == "far:2", "the other one may only be late"
+
+    asyncio.run(scenario())
