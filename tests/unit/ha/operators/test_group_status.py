@@ -138,6 +138,12 @@ def test_a_fixed_master_shows_its_damage() -> None:
     assert (found.state, found.damaged_at) == ("damaged", 40)
 
 
+def test_a_fixed_master_knows_how_long_its_replicas_take() -> None:
+    links = {TWO: link(TWO, ack_ms=412)}
+    replica = fixed_status("g", fixed(own(Role.MASTER, ONE), links=links), ADDRESS, "").nodes[1]
+    assert (replica.ack_ms, replica.damaged_at) == (412, None)
+
+
 def fixed(node: Own, **fields: Any) -> FixedView:
     return FixedView(
         now=NOW,
