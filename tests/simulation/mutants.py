@@ -162,6 +162,10 @@ MUTANTS: dict[str, Mutant] = {
         ),
         scenarios=("older_journal",),
     ),
+    "older_nodes_forgotten": Mutant(
+        patches=((register_session.RegisterSession, "has_older_nodes", lambda self, now: False),),
+        scenarios=("rolling_upgrade",),
+    ),
     "wiped_replica_electable": Mutant(
         patches=(
             (membership, "is_electable", _by_id),

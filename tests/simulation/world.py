@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable
 
@@ -29,7 +30,9 @@ class World:
         mutants: Iterable[str] = (),
         send_interval_s: float = 0.08,
         fixed: bool = False,
+        old: bool = False,
     ) -> None:
+        """With `old`, all nodes begin with a MetaQ that reads no record with a version."""
         self.seed = seed
         self.fixed = fixed
         """Roles are fixed: node 1 is master, and there is no register."""
@@ -53,6 +56,8 @@ class World:
         self._records = 0
         self.truncation_step: Callable[[Host], None] = lambda host: None
         self.hosts = {node_id: Host(self, node_id) for node_id in range(1, nodes + 1)}
+        for host in self.hosts.values():
+            host.is_old = old
         self.register.on_swap = self._swapped
         self._send_interval_s = send_interval_s
         self.producers: list[Producer] = []
@@ -77,6 +82,22 @@ class World:
     def _swapped(self, client: str, key: str, value: bytes, outcome: object) -> None:
         if key == KEYS.group:
             self.note(f"node {client} swaps the record to {value.decode()}: {outcome}")
+        self._check_older_nodes(key, value)
+
+    def _check_older_nodes(self, key: str, value: bytes) -> None:
+        """While a node of the set is old, it must be able to read all that others write."""
+        old = {host.name for host in self.hosts.values() if host.is_old}
+        if not old & self.in_sync():
+            return
+        if key == KEYS.group:
+            is_readable = set(json.loads(value)) == {"epoch", "master", "in_sync", "min_in_sync"}
+        elif key.startswith(KEYS.beats):
+            beat = Beat.decode(value)
+            is_readable = beat == beat.for_older()
+        else:
+            return
+        if not is_readable:
+            self.violation = self.violation or Violation(f"an older node cannot read {value.decode()}")
 
     # ---- state
 

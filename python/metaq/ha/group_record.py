@@ -2,15 +2,20 @@
 
     metaq/<cluster>/<broker name>/group            GroupRecord
     metaq/<cluster>/<broker name>/beat/<node id>   Beat
+    metaq/<cluster>/<broker name>/reads/<node id>  Reader
 
 Whatever the register returns is checked in full before anybody believes it.
+
+Brokers before records had versions refuse every field that they do not know, and ignore `reads/`. While one
+of them takes part, a group without versions stays so: records and beats are written in the older form.
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -69,7 +74,7 @@ class RecordPromise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The `min_in_sync` of the record, should the register be emptied; 0 if no record was seen."""
 
 
-class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The master of a group, its epoch, and the members that hold everything that was acknowledged."""
 
     epoch: Annotated[int, msgspec.Meta(ge=1, le=_INT64_MAX)]
@@ -128,6 +133,10 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             voters_before=tuple(sorted(before)),
             voters_since=self.version,
         )
+
+    def for_older(self) -> GroupRecord:
+        """Returns the record without a version, as older brokers read it."""
+        return GroupRecord(self.epoch, self.master, self.in_sync, self.min_in_sync)
 
     def encode(self) -> bytes:
         """Returns the JSON for the register."""
@@ -197,6 +206,17 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         """The node and its incarnation."""
         return Member(self.id, self.incarnation)
 
+    def for_older(self) -> Beat:
+        """Returns the beat as older brokers read it."""
+        older = {NodeState.FULL: NodeState.FAILED, NodeState.LEFT: NodeState.LEAVING}
+        return msgspec.structs.replace(
+            self,
+            state=older.get(self.state, self.state),
+            promised_version=0,
+            min_in_sync=0,
+            state_version=(0, 0),
+        )
+
     def encode(self) -> bytes:
         """Returns the JSON for the register."""
         return msgspec.json.encode(self)
@@ -205,6 +225,21 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def decode(value: bytes) -> Beat:
         """Parses a beat. Raises RecordInvalid."""
         return _decode(value, Beat, "a node's beat")
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Says that a node reads records with a version, and all fields and states of beats that are above."""
+
+    incarnation: Incarnation
+
+    def encode(self) -> bytes:
+        """Returns the JSON for the register."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def decode(value: bytes) -> Reader:
+        """Parses the value. Raises RecordInvalid."""
+        return _decode(value, Reader, "what a node reads")
 
 
 class GroupKeys(msgspec.Struct, frozen=True):
@@ -231,6 +266,25 @@ class GroupKeys(msgspec.Struct, frozen=True):
     def beat(self, node_id: int) -> str:
         """Returns the key of a node's beat."""
         return f"{self.beats}{node_id}"
+
+    @property
+    def readers(self) -> str:
+        """The prefix of what the nodes read."""
+        return self.prefix + "reads/"
+
+    def reader(self, node_id: int) -> str:
+        """Returns the key of what a node reads."""
+        return f"{self.readers}{node_id}"
+
+    def readers_in(self, found: Mapping[str, bytes]) -> frozenset[Member]:
+        """Returns the nodes that read records with a version, as their values in the register say."""
+        readers = set()
+        for key, value in found.items():
+            node_id = key.removeprefix(self.readers)
+            if key.startswith(self.readers) and node_id.isdecimal():
+                with suppress(RecordInvalid):
+                    readers.add(Member(int(node_id), Reader.decode(value).incarnation))
+        return frozenset(readers)
 
 
 def _decode(value: bytes, kind: type[Strict], what: str) -> Strict:

@@ -16,6 +16,7 @@ from tests.simulation.scenarios import (
     random_faults,
     register_faults,
     switches,
+    upgrades,
 )
 from tests.simulation.scenarios.catalogue import SCENARIOS, Scenario, run_scenario
 
@@ -29,6 +30,7 @@ ROOMS = (
     random_faults,
     register_faults,
     switches,
+    upgrades,
 )
 
 __all__ = ["ROOMS", "SCENARIOS", "Scenario", "run_scenario"]

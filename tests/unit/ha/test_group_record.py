@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from metaq.ha.group_record import (
@@ -14,6 +15,7 @@ from metaq.ha.group_record import (
     GroupRecord,
     Member,
     NodeState,
+    Reader,
     RecordInvalid,
 )
 
@@ -52,15 +54,39 @@ def test_every_change_is_a_new_version() -> None:
     assert RECORD.replace().promise != RECORD.promise
     assert RECORD.replace(master=2).promise != RECORD.replace(master=1).promise
     assert RECORD.promise.digest == "c548fdabb665f6624c03d72cd7c83ea5", "every MetaQ must find the same one"
-    old = json.loads(RECORD.encode())
-    for added in ("version", "voters", "voters_before", "voters_since"):
-        del old[added]
-    assert GroupRecord.decode(json.dumps(old).encode()) == RECORD
     assert RECORD.electorate == RECORD.members
-    beat = json.loads(BEAT.encode())
-    for added in ("promised_version", "min_in_sync"):
-        beat.pop(added, None)
-    assert Beat.decode(json.dumps(beat).encode()) == BEAT
+
+
+def test_older_brokers_read_what_is_written_for_them() -> None:
+    """They refuse every field and every state that they do not know."""
+    versioned = RECORD.replace().with_voters(RECORD.in_sync, RECORD.in_sync)
+    assert len(json.loads(versioned.encode())) == 8
+    older = versioned.for_older()
+    assert list(json.loads(older.encode())) == ["epoch", "master", "in_sync", "min_in_sync"]
+    assert GroupRecord.decode(older.encode()) == RECORD
+    for state, shown in [
+        (NodeState.FULL, "failed"),
+        (NodeState.LEFT, "leaving"),
+        (NodeState.MASTER, "master"),
+    ]:
+        newest = msgspec.structs.replace(
+            BEAT, state=state, promised_version=4, min_in_sync=2, state_version=(3, 9), damaged_at=5
+        )
+        assert len(json.loads(newest.encode())) == 13
+        found = json.loads(newest.for_older().encode())
+        assert (len(found), found["state"], found["damaged_at"]) == (10, shown, 5)
+
+
+def test_nodes_say_which_records_they_read() -> None:
+    keys = GroupKeys("prod", "broker-a")
+    found = {
+        keys.reader(1): Reader("a").encode(),
+        keys.reader(2): b'{"incarnation":"b","reads_more":true}',
+        keys.readers + "x": Reader("c").encode(),
+        keys.reader(4): b"{",
+        keys.beat(5): Reader("e").encode(),
+    }
+    assert keys.readers_in(found) == {Member(1, "a"), Member(2, "b")}
 
 
 def test_keys_are_those_of_the_design() -> None:

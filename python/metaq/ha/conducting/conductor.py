@@ -232,6 +232,7 @@ class Conductor:
         """The session refuses a record that is older than what this node promised."""
         kept = self.driver.kept
         self.session.promised_record, self.session.promised_epoch = kept.promised_record, kept.promised_epoch
+        self.session.own = self.driver.member
 
     async def _carry_out(self, action: Action) -> None:
         assert self._view is not None

@@ -12,7 +12,9 @@ member of the in-sync set, with the same incarnation, can be elected, and it sto
 
 from __future__ import annotations
 
-from metaq.ha.actions import Action, NoteDamage, StepDown, Wait
+from dataclasses import replace
+
+from metaq.ha.actions import Action, NoteDamage, StepDown, Swap, Wait
 from metaq.ha.decisions.candidate import decide_candidate
 from metaq.ha.decisions.following import decide_following
 from metaq.ha.decisions.master import decide_master, is_deposed
@@ -37,4 +39,11 @@ def decide(view: View) -> list[Action]:
     actions = _DECIDE[view.own.role](view)
     if should_note_damage(view.own) and not any(isinstance(action, StepDown) for action in actions):
         return [NoteDamage(view.own.damaged_at)]
-    return actions
+    return [_in_readable_form(view, action) for action in actions]
+
+
+def _in_readable_form(view: View, action: Action) -> Action:
+    """During a rolling upgrade, older nodes must be able to read the record that this node writes."""
+    if isinstance(action, Swap) and view.register.has_older_nodes:
+        return replace(action, record=action.record.for_older())
+    return action

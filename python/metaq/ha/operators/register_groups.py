@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from metaq.errors import CommandError
 from metaq.ha.decisions.forced import Forced, force_master
-from metaq.ha.group_record import Beat, GroupKeys, GroupRecord, RecordInvalid
+from metaq.ha.group_record import Beat, GroupKeys, GroupRecord, Member, RecordInvalid
 from metaq.ha.register import Outcome, Register, RegisterUnavailable
 from metaq.ha.registers.etcd_gateway import KEY_ROOT
 
@@ -25,6 +25,16 @@ class RegisteredGroup:
     revision: int = 0
     beats: dict[int, Beat] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    readers: frozenset[Member] = frozenset()
+    """The nodes that read records with a version."""
+
+    @property
+    def has_older_nodes(self) -> bool:
+        """Whether a node is known that cannot read a record with a version, and the group has none yet."""
+        versions = [beat.promised_version for beat in self.beats.values()]
+        if self.record is not None:
+            versions.append(self.record.version)
+        return not any(versions) and not {beat.member for beat in self.beats.values()} <= self.readers
 
 
 async def read_groups(register: Register, cluster: str) -> dict[str, RegisteredGroup]:
@@ -39,6 +49,8 @@ async def read_groups(register: Register, cluster: str) -> dict[str, RegisteredG
             if key == keys.group:
                 group.revision = stored.revision
                 group.record = GroupRecord.decode(stored.value)
+            elif key.startswith(keys.readers):
+                group.readers |= keys.readers_in({key: stored.value})
             elif key.startswith(keys.beats):
                 beat = Beat.decode(stored.value)
                 if key != keys.beat(beat.id):
@@ -76,7 +88,7 @@ def plan_force(group: RegisteredGroup, target: int, answering: Collection[int] |
     is_alone = record is not None and record.master == target and len(record.in_sync) == 1
     if is_alone and not forced.register_fault:
         raise CommandError(f"node {target} is master of {group.name} already, and alone in the in-sync set")
-    return forced
+    return replace(forced, record=forced.record.for_older()) if group.has_older_nodes else forced
 
 
 async def write_forced(register: Register, cluster: str, group: RegisteredGroup, forced: Forced) -> None:

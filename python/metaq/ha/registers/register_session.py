@@ -9,7 +9,15 @@ from dataclasses import replace
 
 from metaq.ha.actions import Swap
 from metaq.ha.decisions import promises
-from metaq.ha.group_record import Beat, GroupKeys, GroupRecord, RecordInvalid, RecordPromise
+from metaq.ha.group_record import (
+    Beat,
+    GroupKeys,
+    GroupRecord,
+    Member,
+    Reader,
+    RecordInvalid,
+    RecordPromise,
+)
 from metaq.ha.node import Clock
 from metaq.ha.register import Outcome, Register, RegisterUnavailable, Stored
 from metaq.ha.settings import HaSettings
@@ -65,6 +73,9 @@ class RegisterSession:
         self.promised_epoch = 0
         self.joined = False
         """The node's store belongs to this register's group."""
+        self.own: Member | None = None
+        self.readers: frozenset[Member] = frozenset()
+        """The nodes that read records with a version."""
 
     @property
     def _patience_s(self) -> float:
@@ -74,7 +85,20 @@ class RegisterSession:
     def view(self, now: float) -> RegisterView:
         """Returns what is known of the register at this moment."""
         readable = self._read_ok and now - self._read_at <= self._patience_s
-        return RegisterView(self._record, self._revision, readable, self._readable_since, self._fault)
+        return RegisterView(
+            *(self._record, self._revision, readable, self._readable_since, self._fault),
+            has_older_nodes=self.has_older_nodes(now),
+        )
+
+    def has_older_nodes(self, now: float) -> bool:
+        """Whether a node takes part that cannot read a record with a version, and the group has none yet."""
+        record = self._record
+        if self.promised_record.version > 0 or (record is not None and record.version > 0):
+            return False
+        recent_s = self._settings.beat_interval_s * 2 + self._settings.poll_interval_s / 2
+        part = {seen.beat.member for seen in self.beats.values() if now - seen.changed_at <= recent_s}
+        part |= record.members if record is not None else frozenset()
+        return not part <= self.readers | {self.own}
 
     async def first_read(self) -> str:
         """Waits until the register answers, and returns its identity. Its record may be refused even so."""
@@ -124,6 +148,7 @@ class RegisterSession:
             is_new_row = not self._read_ok or now - self._read_at > self._patience_s
             is_new_row |= self._went_back(found, sequence_written)
             self._note_beats(found, now, is_new_row)
+            self.readers = self._keys.readers_in({key: stored.value for key, stored in found.items()})
             try:
                 record, revision = self._believed(found.get(self._keys.group))
             except RecordInvalid as error:
@@ -201,7 +226,11 @@ class RegisterSession:
     async def write_beat(self, beat: Beat) -> bool:
         """Writes this node's beat. Returns whether that certainly succeeded."""
         key = self._keys.beat(beat.id)
+        if self.has_older_nodes(self._clock.now()):
+            beat = beat.for_older()
         try:
+            if beat.member not in self.readers:
+                await self._announce(beat.member)
             stored = await self._register.get(key)
             self._look_for_namesake(stored, beat)
             outcome = await self._register.compare_and_swap(
@@ -214,6 +243,17 @@ class RegisterSession:
             return False
         self._own_id, self._sequence_written, self._has_beaten = beat.id, beat.sequence, True
         return True
+
+    async def _announce(self, own: Member) -> None:
+        """Tells the others that this node reads records with a version, before they see its first beat.
+
+        Raises RegisterUnavailable.
+        """
+        key, value = self._keys.reader(own.id), Reader(own.incarnation).encode()
+        stored = await self._register.get(key)
+        if stored is None or stored.value != value:
+            revision = stored.revision if stored is not None else 0
+            await self._register.compare_and_swap(key, revision, value)
 
     def _look_for_namesake(self, stored: Stored | None, own: Beat) -> None:
         """Notices a node that was given the same id by mistake. This node's own beats have its address."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from metaq.ha.actions import Swap
 from metaq.ha.conducting.boot_clock import BootClock
-from metaq.ha.group_record import GroupKeys
+from metaq.ha.decisions import decide
+from metaq.ha.group_record import Beat, GroupKeys, Member, NodeState, Reader
 from metaq.ha.registers.memory_register import Call, Fault, MemoryRegister, MemoryStore, Operation
 from metaq.ha.registers.register_session import RegisterSession
 from metaq.ha.settings import HaSettings
-from metaq.ha.view import SwapPurpose
-from tests.support.ha_views import ONE, RECORD, THREE, TWO, beat
+from metaq.ha.view import Role, SwapPurpose
+from tests.support.ha_views import ONE, RECORD, THREE, TWO, beat, own, view
 
 KEYS = GroupKeys("cluster", "broker")
 QUICK = HaSettings(poll_interval_s=0.01, urgent_poll_interval_s=0.001)
@@ -295,3 +297,48 @@ def test_another_node_with_the_same_id_is_noticed() -> None:
         assert world.session.namesake == "far:2", "the other one may only be late"
 
     asyncio.run(scenario())
+
+
+def test_a_group_stays_readable_for_older_nodes_until_the_last_one_is_upgraded() -> None:
+    async def scenario() -> None:
+        world = World()
+        session, store = world.session, world.store
+        session.own = ONE
+        store.values.clear()
+        store.swap(KEYS.group, 0, RECORD.encode())
+        store.swap(KEYS.reader(3), 0, Reader(THREE.incarnation).encode())
+        await session.first_read()
+        mine = beat(ONE, state=NodeState.FULL, promised_version=1, state_version=(5, 1)).beat
+
+        async def written() -> Beat:
+            await session.write_beat(mine)
+            await session.read()
+            return Beat.decode(store.values[KEYS.beat(1)].value)
+
+        assert await written() == mine.for_older()
+        assert Reader.decode(store.values[KEYS.reader(1)].value).incarnation == ONE.incarnation
+        assert session.view(BootClock().now()).has_older_nodes, "node 2 is in the set"
+        store.swap(KEYS.reader(2), 0, Reader(TWO.incarnation).encode())
+        await session.read()
+        assert not session.view(BootClock().now()).has_older_nodes
+        assert await written() == mine
+        # A node that is not in the set counts while it beats.
+        store.swap(KEYS.beat(4), 0, beat(Member(4, "d")).beat.encode())
+        await session.read()
+        assert session.view(BootClock().now()).has_older_nodes
+        # A group with versions keeps them: they protect it, and an older node must be upgraded.
+        store.swap(KEYS.group, store.values[KEYS.group].revision, RECORD.replace().encode())
+        await session.read()
+        assert not session.view(BootClock().now()).has_older_nodes
+
+    asyncio.run(scenario())
+
+
+def test_a_change_is_written_for_older_nodes() -> None:
+    beats = {2: beat(TWO), 3: beat(THREE, state=NodeState.LEAVING)}
+    seen = view(own(Role.MASTER, ONE), beats=beats)
+    for has_older_nodes, version in [(True, 0), (False, 1)]:
+        register = replace(seen.register, has_older_nodes=has_older_nodes)
+        (action,) = decide(replace(seen, register=register))
+        assert isinstance(action, Swap)
+        assert (action.record.members, action.record.version) == ({ONE, TWO}, version)
