@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from metaq.ha import decisions
-from metaq.ha.actions import Action, SetRequired, StartOver, Stream
+from metaq.ha.actions import Action, PromiseRecord, SetRequired, StartOver, Stream
 from metaq.ha.conducting import conductor, node_driver
 from metaq.ha.conducting.node_files import NodeRecord
 from metaq.ha.decisions import candidate, electorate, following, incarnation, master, membership, promises
@@ -81,7 +81,15 @@ def _beat_without_the_journal(kept: NodeRecord, opened: Opened, beat: Beat) -> b
     return incarnation.is_behind_its_beat(kept, replace(opened, state_version=_NEWEST), beat)
 
 
+async def _promising_first(self: conductor.Conductor, action: Action) -> None:
+    if isinstance(action, PromiseRecord):
+        await self._promise(action.promise)
+    else:
+        await _CARRY_OUT(self, action)
+
+
 _NEWEST = (2**62, 0)
+_CARRY_OUT = conductor.Conductor._carry_out
 _NEXT_COPY_STEP = following.next_copy_step
 _SHOULD_RESIGN = master._should_resign
 _FINISH_SWAP = register_session.RegisterSession.finish_swap
@@ -161,6 +169,22 @@ MUTANTS: dict[str, Mutant] = {
             (conductor, "is_behind_its_beat", _beat_without_the_journal),
         ),
         scenarios=("older_journal",),
+    ),
+    "hanging_promise_stops_the_master": Mutant(
+        patches=((conductor.Conductor, "_carry_out", _promising_first),),
+        scenarios=("disk_hangs_at_a_change",),
+    ),
+    "cuts_forgotten": Mutant(
+        patches=(
+            (
+                conductor,
+                "is_behind_its_beat",
+                lambda kept, opened, beat: incarnation.is_behind_its_beat(
+                    kept.change(cut_after_beat=0), opened, beat
+                ),
+            ),
+        ),
+        scenarios=("rolling_upgrade",),
     ),
     "older_nodes_forgotten": Mutant(
         patches=((register_session.RegisterSession, "has_older_nodes", lambda self, now: False),),

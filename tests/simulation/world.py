@@ -233,6 +233,7 @@ class World:
             key=lambda host: (
                 host.conductor.driver.kept.promised_record.version,  # type: ignore[union-attr]
                 host.conductor.driver.kept.history.log_epoch(host.disk.end),  # type: ignore[union-attr]
+                host.disk.state_version,
                 host.disk.end,
             ),
         )

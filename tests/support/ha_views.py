@@ -56,6 +56,7 @@ def own(role: Role, member: Member = TWO, **fields: Any) -> Own:
         "following": 1 if role is Role.REPLICA else 0,
         "promised_epoch": 5,
         "promised_record": RecordPromise(),
+        "promising": 0,
         "joined": True,
         "may_create": True,
         "history": HISTORY,

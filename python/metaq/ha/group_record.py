@@ -28,6 +28,10 @@ NO_MASTER = 0
 FIXED_MASTER_ID = 2**31 - 1
 """Stands for a fixed master, whose id is 0 for everybody else, among the node ids of its group."""
 
+EPOCHS_PER_ROUND = 1_000
+"""The last three digits of an epoch are those of its master's id. So two nodes never serve the same epoch,
+even if an old copy of the register lets both be elected after the same record."""
+
 MEMBERS_MAX = 64
 RECORD_BYTES_MAX = 32_768
 
@@ -49,6 +53,12 @@ class RecordInvalid(MetaqError):
 def shown_id(node_id: int) -> int:
     """Returns the id of a node as people know it."""
     return 0 if node_id == FIXED_MASTER_ID else node_id
+
+
+def next_epoch(after: int, master: int) -> int:
+    """Returns the first epoch after another one that belongs to this master."""
+    epoch = after - after % EPOCHS_PER_ROUND + master % EPOCHS_PER_ROUND
+    return epoch if epoch > after else epoch + EPOCHS_PER_ROUND
 
 
 class Member(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):

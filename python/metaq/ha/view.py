@@ -198,6 +198,8 @@ class Own:
     """The highest epoch that it served or followed. It never accepts a lower one."""
     promised_record: RecordPromise
     """The newest record that it has seen, as its disk has it."""
+    promising: int
+    """The version that is being written as the newest promise, or was."""
     joined: bool
     """Its log is known to belong to this group. Otherwise nothing of it may be cut."""
     may_create: bool

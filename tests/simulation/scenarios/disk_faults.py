@@ -180,3 +180,23 @@ def replica_behind_the_minimum(world: World) -> None:
             host.disk.log_start = max(host.node.confirmed - 5, host.disk.log_start)
     late.start()
     world.run(3)
+
+
+@scenario(26)
+def disk_hangs_at_a_change(world: World) -> None:
+    """The disk of the master hangs just when a node joins, so that it cannot promise the new record."""
+    late = world.rng.choice(world.replicas())
+    late.kill()
+    world.run_until(lambda: late.name not in world.in_sync(), 5, "the dead replica leaves the set")
+    world.run(world.rng.random() * 2)
+    hanging = master_of(world)
+    late.start()
+    world.register.on_write = lambda: _hang(world, hanging, late)
+    until_new_master(world, hanging)
+    hanging.disk.hangs = False
+
+
+def _hang(world: World, hanging: Host, late: Host) -> None:
+    if late.name in world.in_sync():
+        hanging.disk.hangs = True
+        world.register.on_write = lambda: None

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from metaq.ha.group_record import (
+    EPOCHS_PER_ROUND,
     RECORD_BYTES_MAX,
     Beat,
     GroupKeys,
@@ -17,6 +18,7 @@ from metaq.ha.group_record import (
     NodeState,
     Reader,
     RecordInvalid,
+    next_epoch,
 )
 
 RECORD = GroupRecord(epoch=3, master=1, in_sync=(Member(1, "a"), Member(2, "b")), min_in_sync=2)
@@ -75,6 +77,16 @@ def test_older_brokers_read_what_is_written_for_them() -> None:
         assert len(json.loads(newest.encode())) == 13
         found = json.loads(newest.for_older().encode())
         assert (len(found), found["state"], found["damaged_at"]) == (10, shown, 5)
+
+
+def test_no_two_nodes_share_an_epoch() -> None:
+    assert [next_epoch(after, 2) for after in (0, 1, 2, 5, 999, 1002)] == [2, 2, 1002, 1002, 1002, 2002]
+    epochs: dict[int, int] = {}
+    for after in range(0, 9_000, 7):
+        for node_id in (1, 2, 30):
+            epoch = next_epoch(after, node_id)
+            assert after < epoch <= after + EPOCHS_PER_ROUND
+            assert epochs.setdefault(epoch, node_id) == node_id
 
 
 def test_nodes_say_which_records_they_read() -> None:

@@ -156,6 +156,8 @@ struct Run {
     written_end: i64,
     /// The queue has been read up to its end once.
     has_begun: bool,
+    /// The offset of the queue up to which everything was done when progress was noted last; None if something waited.
+    noted_idle_at: Option<i64>,
     saved_at: Instant,
     last_failure: String,
 }
@@ -226,7 +228,7 @@ impl Timers {
                     run = reopened;
                 }
             }
-            self.note_progress(&run);
+            self.note_progress(&mut run);
             self.pending.store(run.log.pending(), Relaxed);
             if !self.rounds.pause(POLL) {
                 break;
@@ -237,10 +239,15 @@ impl Timers {
         }
     }
 
-    fn note_progress(&self, run: &Run) {
+    fn note_progress(&self, run: &mut Run) {
         if run.has_begun && run.rebuild.is_none() {
             if let Some(progress) = run.log.progress() {
-                *self.progress.lock() = Some((progress, run.written_end));
+                // While nothing waits, time passes and nothing is done: the journal need not be written for it.
+                let idle_at = (run.log.pending() == 0).then_some(progress.queue_offset);
+                if idle_at.is_none() || idle_at != run.noted_idle_at {
+                    *self.progress.lock() = Some((progress, run.written_end));
+                }
+                run.noted_idle_at = idle_at;
             }
         }
     }
@@ -279,6 +286,7 @@ impl Timers {
                         rebuild,
                         written_end: 0,
                         has_begun: false,
+                        noted_idle_at: None,
                         saved_at,
                         last_failure,
                     });

@@ -92,8 +92,9 @@ def _report(report: NodeReport) -> str:
         return f"Node {report.id} does not answer and has left no report: what it has is unknown."
     beat = report.beat
     has = (
-        f"a log of epoch {beat.log_epoch} that ends at {beat.flushed_end:,}, and has seen version "
-        f"{beat.promised_version} of the record"
+        f"a log of epoch {beat.log_epoch} that ends at {beat.flushed_end:,}, version {beat.state_version[1]} "
+        f"of the control state (epoch {beat.state_version[0]}), and has seen version {beat.promised_version} "
+        "of the record"
     )
     if report.answers:
         return f"Node {report.id} has {has}."

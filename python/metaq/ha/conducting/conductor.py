@@ -18,7 +18,7 @@ from metaq.ha.conducting.node_files import FIXED_GROUP
 from metaq.ha.decisions import decide
 from metaq.ha.decisions.incarnation import is_behind_its_beat
 from metaq.ha.decisions.master import awaits_promises
-from metaq.ha.group_record import NO_MASTER, Beat, GroupKeys, NodeState
+from metaq.ha.group_record import NO_MASTER, Beat, GroupKeys, NodeState, RecordPromise
 from metaq.ha.node import Clock, Files, Node
 from metaq.ha.register import Register
 from metaq.ha.registers.register_session import RegisterSession
@@ -70,7 +70,6 @@ class Conductor:
         self._settings = settings
         self._clock = clock
         self._beat_now = asyncio.Event()
-        self._beat_sequence = 0
         self._is_leaving = self._has_left = False
         self._switch: SwitchRequest | None = None
         self._switch_answer: asyncio.Future[str] | None = None
@@ -149,10 +148,14 @@ class Conductor:
             )
         self.driver.group_id = cluster_id
         own_beat = self.session.beats.get(self._identity.node_id)
-        if own_beat is not None:
-            # Sequence numbers grow over restarts, so that an older copy of the register shows.
-            self._beat_sequence = own_beat.beat.sequence
-        if own_beat is not None and is_behind_its_beat(kept, opened, own_beat.beat):
+        # Sequence numbers grow over restarts, so that an older copy of the register shows.
+        written = own_beat.beat.sequence if own_beat is not None else 0
+        self.driver.beat_sequence = max(written, kept.cut_after_beat)
+        if (
+            own_beat is not None
+            and not self.driver.was_cut
+            and is_behind_its_beat(kept, opened, own_beat.beat)
+        ):
             _log.warning("node %d lost what its last beat had: a new incarnation", self._identity.node_id)
             await self.driver.renew(opened)
 
@@ -170,7 +173,7 @@ class Conductor:
 
     def _beat(self) -> Beat:
         facts, kept, identity = self._node.facts(), self.driver.kept, self._identity
-        self._beat_sequence += 1
+        self.driver.beat_sequence += 1
         return Beat(
             id=identity.node_id,
             incarnation=kept.incarnation,
@@ -179,7 +182,7 @@ class Conductor:
             flushed_end=facts.flushed_end,
             log_epoch=kept.history.log_epoch(facts.flushed_end),
             promised_epoch=kept.promised_epoch,
-            sequence=self._beat_sequence,
+            sequence=self.driver.beat_sequence,
             state=self._node_state(facts.disk),
             damaged_at=facts.damaged_at,
             promised_version=kept.promised_record.version,
@@ -250,13 +253,22 @@ class Conductor:
                 if record is not None and record.master == NO_MASTER:
                     self.driver.resigned_at = self._view.now
                 await self.driver.carry_out(action, None)
+            case PromiseRecord() if self.driver.role is Role.MASTER:
+                assert self._tasks is not None
+                # At once, because the next look must know that it is being written.
+                self.driver.begin_promise(action.promise)
+                self._tasks.create_task(self._promise(action.promise))
             case PromiseRecord():
-                await self.driver.carry_out(action, None)
-                self._show_promises()
-                # Others may wait for this promise.
-                self._beat_now.set()
+                await self._promise(action.promise)
             case _:
                 await self.driver.carry_out(action, self._view.source)
+
+    async def _promise(self, promise: RecordPromise) -> None:
+        await self.driver.promise_record(promise)
+        self._show_promises()
+        # Others may wait for this promise.
+        self._beat_now.set()
+        self.driver.wake.set()
 
     def _report_resignation(self, view: View) -> None:
         own = view.own

@@ -39,6 +39,8 @@ class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The history of the log: (epoch, start) pairs."""
     truncate_to: LogEnd | None = None
     """A truncation that began and is not known to be finished."""
+    cut_after_beat: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    """The newest beat before the log was cut last: it may claim more than the log has to have."""
     start_over_at: LogEnd | None = None
     """The log is being dropped, to start again at this end."""
     incomplete: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaq.ha.actions import Action, BecomeMaster, Follow, Swap, Wait
 from metaq.ha.decisions.electorate import Promised, change_set, has_agreement, promised_by
 from metaq.ha.decisions.membership import can_stand, is_beating, is_electable, must_acknowledge
-from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, NodeState
+from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, NodeState, next_epoch
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import StateVersion, SwapPurpose, View
 
@@ -52,12 +52,13 @@ def elected(record: GroupRecord, node_id: int, promised: Promised) -> GroupRecor
     The old master leaves the set if enough members remain: nothing was acknowledged without them.
     """
     old = record.member(record.master) if record.master not in (NO_MASTER, node_id) else None
+    epoch = next_epoch(record.epoch, node_id)
     remaining = [member for member in record.in_sync if member != old]
     if len(remaining) >= record.min_in_sync:
-        smaller = change_set(record, remaining, promised, epoch=record.epoch + 1, master=node_id)
+        smaller = change_set(record, remaining, promised, epoch=epoch, master=node_id)
         if smaller is not None:
             return smaller
-    return record.replace(epoch=record.epoch + 1, master=node_id)
+    return record.replace(epoch=epoch, master=node_id)
 
 
 def _create(view: View) -> Action:
@@ -72,9 +73,9 @@ def _create(view: View) -> Action:
     ask_at = view.register.readable_since + settings.beat_interval_s + longer * settings.stagger_s
     if view.now < ask_at:
         return Wait(ask_at, "others may have a longer log")
-    epoch = max(own.promised_epoch, *(beat.promised_epoch for beat in others), 0) + 1
+    newest = max(own.promised_epoch, *(beat.promised_epoch for beat in others), 0)
     record = GroupRecord(
-        epoch=epoch,
+        epoch=next_epoch(newest, own.member.id),
         master=own.member.id,
         in_sync=(own.member,),
         min_in_sync=settings.min_in_sync,

@@ -9,12 +9,12 @@ from typing import Final
 
 from metaq.errors import CommandError
 from metaq.ha.decisions.electorate import votes_needed
-from metaq.ha.group_record import Beat, GroupRecord
+from metaq.ha.group_record import EPOCHS_PER_ROUND, Beat, GroupRecord, next_epoch
 from metaq.ha.settings import HaSettings
 
 VERSION_LEAP: Final = 1_000_000
 """How far the version of a forced record is above all that is known. A silent node may have seen more."""
-EPOCH_LEAP: Final = 1_000
+EPOCH_LEAP: Final = 1_000 * EPOCHS_PER_ROUND
 """The same for its epoch, unless it is proven that the register has the newest one."""
 
 
@@ -23,7 +23,7 @@ class Loss(enum.Enum):
 
     NONE = "none"
     CERTAIN = "certain"
-    """Another node has a newer log, or the target is not in the in-sync set."""
+    """Another node has a newer log or control state, or the target is not in the in-sync set."""
     UNKNOWN = "unknown"
 
 
@@ -79,7 +79,7 @@ def force_master(
     longest = max(beat.flushed_end for beat in known.values())
     return Forced(
         record=GroupRecord(
-            epoch=epoch + (1 if is_proven else EPOCH_LEAP),
+            epoch=next_epoch(epoch + (0 if is_proven else EPOCH_LEAP), target_id),
             master=target_id,
             in_sync=(target.member,),
             min_in_sync=_min_in_sync(record, known.values()),
@@ -125,11 +125,14 @@ def _agree(record: GroupRecord, known: dict[int, Beat], alive: Collection[int]) 
 def _loss(record: GroupRecord | None, known: dict[int, Beat], target: Beat, is_proven: bool) -> Loss:
     """In an unknown state of the register, only a node that knows more than the target is certain."""
     is_out = record is not None and target.member not in record.members
-    has_newer_log = any(beat.log_epoch > target.log_epoch for beat in known.values())
+    has_newer = any(
+        beat.log_epoch > target.log_epoch or beat.state_version > target.state_version
+        for beat in known.values()
+    )
     if is_proven:
-        return Loss.CERTAIN if is_out else Loss.UNKNOWN if has_newer_log else Loss.NONE
+        return Loss.CERTAIN if is_out else Loss.UNKNOWN if has_newer else Loss.NONE
     has_seen_more = any(beat.promised_version > target.promised_version for beat in known.values())
-    return Loss.CERTAIN if is_out or has_newer_log or has_seen_more else Loss.UNKNOWN
+    return Loss.CERTAIN if is_out or has_newer or has_seen_more else Loss.UNKNOWN
 
 
 def _min_in_sync(record: GroupRecord | None, beats: Iterable[Beat]) -> int:

@@ -21,7 +21,7 @@ from metaq.ha.decisions.membership import (
     is_leaving,
     must_acknowledge,
 )
-from metaq.ha.group_record import NO_MASTER, GroupRecord, Member
+from metaq.ha.group_record import NO_MASTER, GroupRecord, Member, next_epoch
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, Role, SendGate, SwapPurpose, View
 
@@ -217,7 +217,7 @@ def _hand_over(view: View, record: GroupRecord) -> Swap | EndSwitch | None:
         return None
     if link.flushed_end < own.appended_end or link.state_version < own.state_version:
         return None
-    handed_over = record.replace(epoch=record.epoch + 1, master=target.id)
+    handed_over = record.replace(epoch=next_epoch(record.epoch, target.id), master=target.id)
     return Swap(SwapPurpose.HAND_OVER, view.register.revision, handed_over)
 
 

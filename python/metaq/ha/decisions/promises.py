@@ -49,9 +49,14 @@ def _seen(promise: RecordPromise, promised_epoch: int) -> str:
 
 
 def due_promise(view: View) -> PromiseRecord | None:
-    """Returns the promise that this node must make before it acts on the record that it has read."""
-    record = view.register.record
-    if record is None or record.version <= view.own.promised_record.version:
+    """Returns the promise that this node must make before it acts on the record that it has read.
+
+    A master goes on while its promise is being written, because it must be able to resign when its disk
+    hangs. Whatever depends on the promise waits for it (`awaits_promises`).
+    """
+    own, record = view.own, view.register.record
+    made = max(own.promised_record.version, own.promising if own.role is Role.MASTER else 0)
+    if record is None or record.version <= made:
         return None
     return PromiseRecord(record.promise)
 

@@ -71,9 +71,9 @@ def test_nobody_waits_for_a_rival_that_cannot_win(rival: Any) -> None:
 
 
 def test_the_old_master_leaves_the_set_if_enough_remain() -> None:
-    assert won(RECORD, 2) == RECORD.replace(epoch=6, master=2, in_sync=(TWO, THREE))
+    assert won(RECORD, 2) == RECORD.replace(epoch=1002, master=2, in_sync=(TWO, THREE))
     pair = RECORD.replace(in_sync=(ONE, TWO))
-    assert won(pair, 2) == pair.replace(epoch=6, master=2)
+    assert won(pair, 2) == pair.replace(epoch=1002, master=2)
     assert won(RECORD.replace(master=0), 2).in_sync == RECORD.in_sync
     assert won(RECORD, 1).in_sync == RECORD.in_sync
 
@@ -85,7 +85,7 @@ def test_only_the_same_incarnation_in_the_set_is_electable() -> None:
 
 
 def test_it_follows_whoever_was_elected_first() -> None:
-    assert decided(candidate(), record=won(RECORD, 3)) == Follow(3, 6)
+    assert decided(candidate(), record=won(RECORD, 3)) == Follow(3, 1003)
 
 
 def test_it_goes_back_to_a_master_that_still_beats() -> None:
@@ -97,10 +97,10 @@ def test_it_goes_back_to_a_master_that_still_beats() -> None:
 
 def test_it_serves_an_epoch_only_once() -> None:
     first = won(RECORD, 2)
-    assert decided(candidate(), record=first) == BecomeMaster(6, first.members)
-    again = decided(candidate(promised_epoch=6), record=first)
+    assert decided(candidate(), record=first) == BecomeMaster(1002, first.members)
+    again = decided(candidate(promised_epoch=1002), record=first)
     assert again == Swap(SwapPurpose.ELECT, 7, won(first, 2))
-    assert again.record.epoch == 7
+    assert again.record.epoch == 2002
 
 
 def test_an_uncertain_election_is_settled_by_asking_again() -> None:
@@ -126,7 +126,7 @@ def test_a_node_that_resigned_lets_others_go_first() -> None:
 def test_the_longest_log_creates_the_group() -> None:
     node = candidate(joined=False, promised_epoch=0)
     settings = HaSettings(min_in_sync=2)
-    created = GroupRecord(epoch=1, master=2, in_sync=(TWO,), min_in_sync=2, version=1, voters=(TWO,))
+    created = GroupRecord(epoch=2, master=2, in_sync=(TWO,), min_in_sync=2, version=1, voters=(TWO,))
     assert decided(node, record=None, beats={}, settings=settings) == Swap(SwapPurpose.CREATE, 0, created)
     assert isinstance(decided(replace(node, may_create=False), record=None, beats={}), Wait)
     promised = {3: beat(THREE, promised_epoch=8)}

@@ -240,7 +240,7 @@ def test_a_switch_drains_then_hands_over() -> None:
     (action,) = decided(master(), switch=switching())
     assert action.gate is SendGate.HOLD
     node = master(gate=SendGate.HOLD)
-    handed_over = RECORD.replace(epoch=6, master=2)
+    handed_over = RECORD.replace(epoch=1002, master=2)
     assert decided(node, switch=switching()) == [Swap(SwapPurpose.HAND_OVER, 7, handed_over)]
     assert decided(replace(node, confirmed_end=90), switch=switching()) == []
     links = {TWO: link(TWO, flushed_end=90), THREE: link(THREE)}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from metaq.ha.actions import BecomeMaster, PromiseRecord, StepDown, Wait
+from metaq.ha.actions import BecomeMaster, PromiseRecord, SetRequired, StepDown, Wait
 from metaq.ha.decisions import decide
 from metaq.ha.decisions.promises import objection
 from metaq.ha.group_record import GroupRecord, RecordPromise
 from metaq.ha.view import Role
-from tests.support.ha_views import NOW, ONE, RECORD, THREE, TWO, beat, own, view
+from tests.support.ha_views import NOW, ONE, RECORD, THREE, TWO, beat, link, own, view
 
 SIXTH = msgspec.structs.replace(RECORD, version=6)
 OTHER = msgspec.structs.replace(SIXTH, in_sync=(ONE, TWO))
@@ -82,3 +83,22 @@ def test_a_record_that_was_read_before_the_promise_is_not_used() -> None:
     node = own(Role.CANDIDATE, promised_record=SIXTH.promise, role_since=NOW - 9)
     (action,) = decide(view(node, record=RECORD))
     assert isinstance(action, Wait)
+
+
+def test_a_master_goes_on_while_its_promise_is_written() -> None:
+    """Otherwise it could not resign when its disk hangs. Only the promise itself lets a removed node go."""
+    without_three = msgspec.structs.replace(OTHER, master=1)
+    seen: dict[str, Any] = {
+        "record": without_three,
+        "beats": {2: beat(TWO, promised_version=6), 3: beat(THREE)},
+        "links": {TWO: link(TWO)},
+    }
+    node = own(Role.MASTER, ONE, required=RECORD.members, promised_record=RECORD.replace().promise)
+    assert decide(view(node, **seen)) == [PromiseRecord(without_three.promise)]
+    writing = replace(node, promising=6)
+    (action,) = decide(view(writing, **seen))
+    assert isinstance(action, Wait), "node 3 must still acknowledge"
+    done = replace(writing, promised_record=without_three.promise)
+    assert decide(view(done, **seen)) == [SetRequired(OTHER.members)]
+    replica = own(Role.REPLICA, TWO, promising=6, promised_record=RECORD.replace().promise)
+    assert isinstance(decide(view(replica, record=without_three))[0], PromiseRecord), "others wait for it"

@@ -64,13 +64,23 @@ def test_the_last_beat_shows_a_loss_that_the_disk_does_not() -> None:
     assert not is_behind_its_beat(KEPT, replace(OPENED, state_version=(5, 7)), stated)
 
 
+def test_a_beat_does_not_count_for_what_was_taken_back_after_it() -> None:
+    shorter = replace(OPENED, log_end=80, flushed_mark=80)
+    for sequence, counts in [(7, False), (8, True)]:
+        claim = beat(TWO, sequence=sequence).beat
+        assert is_behind_its_beat(KEPT.change(cut_after_beat=7), shorter, claim) == counts
+    # The present master of epoch 5 may not know an entry that the master of epoch 4 wrote last.
+    earlier = beat(TWO, state_version=(4, 7)).beat
+    assert not is_behind_its_beat(KEPT, replace(OPENED, state_version=(4, 6)), earlier)
+
+
 def test_a_forced_record_is_above_everything_that_was_promised() -> None:
     beats = [
         beat(member, promised_version=version).beat for member, version in ((ONE, 4), (TWO, 7), (THREE, 7))
     ]
     record = msgspec.structs.replace(RECORD, version=7)
     forced = force_master(record, beats, 3)
-    assert (forced.record.version, forced.record.epoch) == (7 + VERSION_LEAP, 6)
+    assert (forced.record.version, forced.record.epoch) == (7 + VERSION_LEAP, 1003)
     assert (forced.record.master, forced.record.in_sync, forced.record.electorate) == (3, (THREE,), {THREE})
     assert (forced.loss, forced.register_fault) == (Loss.NONE, "")
     late = [beat(ONE, promised_epoch=9, flushed_end=500).beat, beat(THREE, flushed_end=420).beat]
