@@ -94,7 +94,9 @@ def view(
         "links": {TWO: link(TWO), THREE: link(THREE)} if node.role is Role.MASTER else {},
         **fields,
     }
-    register = RegisterView(record, 7 if record is not None else 0, readable, NOW - 60)
+    revision = 7 if record is not None else 0
+    readers = frozenset((ONE, TWO, THREE, *values["links"]))
+    register = RegisterView(record, revision, readable, NOW - 60, readers=readers)
     return View(
         now=NOW,
         settings=settings if settings is not None else HaSettings(),

@@ -96,6 +96,8 @@ class RegisterView:
     """The time of the first read of the current unbroken row of successful reads."""
     fault: str = ""
     """Why the register's newest content is refused, and what an operator should do."""
+    readers: frozenset[Member] = frozenset()
+    """The nodes that read records with a version."""
     has_older_nodes: bool = False
     """A node takes part that cannot read a record with a version, and the group's record has none yet."""
 

@@ -44,6 +44,9 @@ def decide(view: View) -> list[Action]:
 
 def _in_readable_form(view: View, action: Action) -> Action:
     """During a rolling upgrade, older nodes must be able to read the record that this node writes."""
-    if isinstance(action, Swap) and view.register.has_older_nodes:
+    register = view.register
+    if not isinstance(action, Swap) or (register.record is not None and register.record.version > 0):
+        return action
+    if register.has_older_nodes or not action.record.members <= register.readers | {view.own.member}:
         return replace(action, record=action.record.for_older())
     return action

@@ -141,6 +141,8 @@ def _joiner(view: View, record: GroupRecord) -> Member | None:
             and not is_leaving(view, member)
             and not is_damaged(view, member)
             and not is_full(view, member)
+            # One that cannot read the record could never promise the next one.
+            and (record.version == 0 or member in view.register.readers)
             and not _is_late(view, member)
             and link.caught_up_at >= view.own.role_since
             and link.state_version >= view.own.state_version

@@ -87,6 +87,7 @@ class RegisterSession:
         readable = self._read_ok and now - self._read_at <= self._patience_s
         return RegisterView(
             *(self._record, self._revision, readable, self._readable_since, self._fault),
+            readers=self.readers,
             has_older_nodes=self.has_older_nodes(now),
         )
 

@@ -53,8 +53,8 @@ def test_a_loss_that_nobody_can_measure_is_named_as_well() -> None:
 
 def test_it_says_what_every_node_has() -> None:
     text = said(RECORD, 2, GROUP, end_1=4_096)
-    has = "a log of epoch 5 that ends at 4,096, version 0 of the control state (epoch 0), and has seen version 0"
-    assert f"Node 1 has {has} of the record." in text
+    has = "a log of epoch 5 that ends at 4,096, version 0 of the control state (epoch 0)"
+    assert f"Node 1 has {has}, and has seen version 0 of the record." in text
     assert "Node 3 does not answer: what it has now is unknown. Its last report: a log of epoch 5" in text
 
 

@@ -130,7 +130,7 @@ def test_the_longest_log_creates_the_group() -> None:
     assert decided(node, record=None, beats={}, settings=settings) == Swap(SwapPurpose.CREATE, 0, created)
     assert isinstance(decided(replace(node, may_create=False), record=None, beats={}), Wait)
     promised = {3: beat(THREE, promised_epoch=8)}
-    assert decided(node, record=None, beats=promised).record.epoch == 9
+    assert decided(node, record=None, beats=promised).record.epoch == 1002
     longer = view(node, record=None, beats={3: beat(THREE, flushed_end=900)})
     fresh = replace(longer, register=RegisterView(None, 0, True, NOW - 1.2))
     assert isinstance(decide(fresh)[0], Wait)

@@ -246,7 +246,7 @@ def test_a_switch_drains_then_hands_over() -> None:
     links = {TWO: link(TWO, flushed_end=90), THREE: link(THREE)}
     assert decided(node, switch=switching(), links=links) == []
     done = decided(node, switch=switching(), record=handed_over)
-    assert done == [EndSwitch(), StepDown("node 2 is master of epoch 6")]
+    assert done == [EndSwitch(), StepDown("node 2 is master of epoch 1002")]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from metaq.errors import CommandError
 from metaq.ha.conducting.node_files import NodeRecord
 from metaq.ha.decisions.forced import EPOCH_LEAP, VERSION_LEAP, Loss, force_master
 from metaq.ha.decisions.incarnation import is_behind_its_beat, why_new_incarnation
+from metaq.ha.group_record import next_epoch
 from metaq.ha.node import Opened
 from tests.support.ha_views import ONE, RECORD, THREE, TWO, beat
 
@@ -85,9 +86,17 @@ def test_a_forced_record_is_above_everything_that_was_promised() -> None:
     assert (forced.loss, forced.register_fault) == (Loss.NONE, "")
     late = [beat(ONE, promised_epoch=9, flushed_end=500).beat, beat(THREE, flushed_end=420).beat]
     forced = force_master(RECORD, late, 3)
-    assert forced.record.epoch == 9 + EPOCH_LEAP, "a silent node may have seen a higher one"
+    assert forced.record.epoch == next_epoch(9 + EPOCH_LEAP, 3), "a silent node may have seen a higher one"
     assert forced.bytes_lost_max == 80
     assert forced.register_fault.endswith("node 1 has seen version 0 (epoch 9)")
+
+
+def test_control_state_that_another_node_has_is_a_loss() -> None:
+    beats = {member: beat(member, state_version=(5, 7)).beat for member in (ONE, TWO)}
+    beats[THREE] = beat(THREE, state_version=(5, 6)).beat
+    assert force_master(RECORD, beats.values(), 2).loss is Loss.NONE
+    assert force_master(RECORD, beats.values(), 3).loss is Loss.UNKNOWN, "it may not have been acknowledged"
+    assert force_master(None, beats.values(), 3).loss is Loss.CERTAIN
 
 
 def test_only_a_proven_register_says_that_nothing_is_lost() -> None:

@@ -334,6 +334,17 @@ def test_a_group_stays_readable_for_older_nodes_until_the_last_one_is_upgraded()
     asyncio.run(scenario())
 
 
+def test_an_older_node_joins_only_while_it_can_read_the_record() -> None:
+    joining = view(own(Role.MASTER, ONE, required=RECORD.members), record=RECORD.replace(in_sync=(ONE, TWO)))
+    assert isinstance(decide(joining)[0], Swap)
+    older = replace(joining, register=replace(joining.register, readers=frozenset((ONE, TWO))))
+    assert not any(isinstance(action, Swap) for action in decide(older))
+    unversioned = replace(older, register=replace(older.register, record=PAIR.for_older()))
+    (action,) = decide(unversioned)
+    assert isinstance(action, Swap)
+    assert (action.record.members, action.record.version) == (RECORD.members, 0)
+
+
 def test_a_change_is_written_for_older_nodes() -> None:
     beats = {2: beat(TWO), 3: beat(THREE, state=NodeState.LEAVING)}
     seen = view(own(Role.MASTER, ONE), beats=beats)
