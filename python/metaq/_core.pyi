@@ -437,6 +437,15 @@ class BrokerPlane:
         """Level → the queue offset at which its delivery goes on. Load them before `start`."""
     def delay_offsets(self, timeout_ms: int = 5000) -> dict[int, int] | None:
         """The same as reached so far, once everything delivered is flushed; None if that takes too long."""
+    def load_timer_progress(self, wake_ms: int, physical_offset: int, queue_offset: int) -> None:
+        """How far the last master of the group delivered messages that wait for a given moment: everything at
+        or before this position, of the records before this offset of their queue. Load it before `start`."""
+    def timer_progress(self, timeout_ms: int = 5000) -> tuple[int, int, int] | None:
+        """The same as reached so far, once that is confirmed; None if that takes too long or is not known."""
+    def hold_deliveries(self, timeout_ms: int = 1000) -> bool:
+        """Delivers no delayed message until `release_deliveries`. False if a delivery that is under way takes
+        too long."""
+    def release_deliveries(self) -> None: ...
     def catch_up(self, timeout_ms: int = 5000) -> bool:
         """Delivers everything that is due after a clock jump, instead of a little later. False if that takes
         too long or the plane does not run."""
@@ -673,6 +682,9 @@ class LinkFigures:
     def silent_ms(self) -> int:
         """The time since the replica was heard."""
     @property
+    def ack_ms(self) -> int | None:
+        """How long the replica takes to acknowledge records; None without traffic."""
+    @property
     def closed(self) -> str | None:
         """Why the link was closed; None while it lives."""
 
@@ -896,6 +908,8 @@ class Store:
         """How long the sync of the log that is under way has been running; 0 if there is none."""
     def sync_failed(self) -> bool:
         """Whether a sync of the log has failed: nothing more is acknowledged until a restart."""
+    def is_full(self) -> bool:
+        """Whether records are refused because the disk is full, or queue entries cannot be written."""
     def gate_confirmation(self, end_offset: int) -> None:
         """Confirms nothing beyond that offset until it is moved. To be called between two roles."""
     def ungate_confirmation(self) -> None:

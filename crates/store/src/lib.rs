@@ -63,5 +63,5 @@ pub use settings::StoreSettings;
 pub use store::Store;
 pub use timer::timer_log::{
     TIMER_TOPIC, TimerCounts, TimerEntry, TimerFound, TimerListing, TimerLog, TimerOutline, TimerPosition,
-    TimerSearch, TimerSpans, TimerStart,
+    TimerProgress, TimerSearch, TimerSpans, TimerStart,
 };

@@ -92,6 +92,11 @@ impl Store {
         self.shared.gate.is_shut(Refusal::FailedSync)
     }
 
+    /// Whether records are refused because the disk is full, or queue entries cannot be written, until that ends.
+    pub fn is_full(&self) -> bool {
+        self.shared.gate.is_full()
+    }
+
     /// Syncs the log up to its end, with either kind of flush, and returns when that is done.
     pub fn sync(&self) -> Result<(), StoreError> {
         self.shared.gate.check_open()?;

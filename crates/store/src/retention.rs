@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use crate::disk::Space;
 use crate::error::StoreError;
 use crate::log::mapped::MappedFile;
 use crate::recovery::log_walk::{Content, content_at};
@@ -126,9 +127,13 @@ impl OpenStore {
     }
 
     pub(crate) fn used_percent(&self) -> Result<u8, StoreError> {
+        Ok(self.space()?.used_percent())
+    }
+
+    /// The room on the file system of the store.
+    pub(crate) fn space(&self) -> Result<Space, StoreError> {
         let directory = &self.settings.directory;
-        let space = self.disk.space(directory).map_err(|source| StoreError::io(directory, source))?;
-        Ok(space.used_percent())
+        self.disk.space(directory).map_err(|source| StoreError::io(directory, source))
     }
 
     /// How many files, from the first on, hold only records older than `file_reserved_hours`.

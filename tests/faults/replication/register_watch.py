@@ -72,7 +72,8 @@ class RegisterWatch:
         in_sync = frozenset(member["id"] for member in fields["in_sync"])
         found = Group(fields["epoch"], fields["master"], in_sync, int(entries[0]["mod_revision"]))
         with self._lock:
-            if found.revision >= self.last.revision:
+            # The revision goes back when an older copy of etcd comes back, the epoch of the group never.
+            if (found.epoch, found.revision) >= (self.last.epoch, self.last.revision):
                 self.last = found
             if found.master:
                 self._masters.setdefault(found.epoch, set()).add(found.master)

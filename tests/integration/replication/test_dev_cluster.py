@@ -69,7 +69,19 @@ def test_the_status_for_programs_and_for_people(well: DevCluster) -> None:
     assert list(status) == ["name", "epoch", "master", "min_in_sync", "in_sync", "nodes"]
     assert (status["in_sync"], status["min_in_sync"]) == ([1, 2, 3], 2)
     assert [list(node) for node in status["nodes"]] == [
-        ["id", "address", "role", "state", "lag_bytes", "lag_ms", "damaged_at", "problem"]
+        [
+            "id",
+            "address",
+            "role",
+            "state",
+            "lag_bytes",
+            "lag_ms",
+            "damaged_at",
+            "problem",
+            "register_fault",
+            "ack_ms",
+            "same_id",
+        ]
     ] * 3
     assert [node["role"] for node in status["nodes"]].count("master") == 1
     assert [node["address"] for node in status["nodes"]] == [node["address"] for node in well.state["nodes"]]

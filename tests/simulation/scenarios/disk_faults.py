@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metaq.ha.conducting.node_files import NodeRecord
 from tests.simulation.host import Host
 from tests.simulation.scenarios.catalogue import expect, isolate, master_of, pause, scenario, until_new_master
 from tests.simulation.world import World
@@ -43,6 +44,28 @@ def wiped_replica_of_a_pair(world: World) -> None:
         until = master_of(world)
         until.kill()
         world.run(5)
+
+
+@scenario(13)
+def older_journal(world: World) -> None:
+    """All stop. One node comes back first, with its log but without its topics, groups and offsets."""
+    world.run(3)
+    hosts = list(world.hosts.values())
+    world.rng.shuffle(hosts)
+    for host in hosts:
+        host.kill()
+    victim, *others = hosts
+    if world.rng.random() < 0.5:
+        victim.disk.state = victim.disk.state[: world.rng.randrange(len(victim.disk.state))]
+    else:
+        # Its mark is lost with it: only the beat in the register shows what is missing.
+        victim.disk.state, victim.disk.state_mark = (), (0, 0)
+        assert victim.disk.node_file is not None
+        victim.disk.node_file = NodeRecord.decode(victim.disk.node_file).change(state_version=(0, 0)).encode()
+    victim.start()
+    world.run(world.rng.random() * 8)
+    for host in others:
+        host.start()
 
 
 @scenario(14)
@@ -157,3 +180,23 @@ def replica_behind_the_minimum(world: World) -> None:
             host.disk.log_start = max(host.node.confirmed - 5, host.disk.log_start)
     late.start()
     world.run(3)
+
+
+@scenario(26)
+def disk_hangs_at_a_change(world: World) -> None:
+    """The disk of the master hangs just when a node joins, so that it cannot promise the new record."""
+    late = world.rng.choice(world.replicas())
+    late.kill()
+    world.run_until(lambda: late.name not in world.in_sync(), 5, "the dead replica leaves the set")
+    world.run(world.rng.random() * 2)
+    hanging = master_of(world)
+    late.start()
+    world.register.on_write = lambda: _hang(world, hanging, late)
+    until_new_master(world, hanging)
+    hanging.disk.hangs = False
+
+
+def _hang(world: World, hanging: Host, late: Host) -> None:
+    if late.name in world.in_sync():
+        hanging.disk.hangs = True
+        world.register.on_write = lambda: None

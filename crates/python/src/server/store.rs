@@ -224,6 +224,10 @@ impl Store {
         self.inner.sync_failed()
     }
 
+    fn is_full(&self) -> bool {
+        self.inner.is_full()
+    }
+
     fn gate_confirmation(&self, end_offset: i64) {
         self.inner.gate_confirmation(end_offset);
     }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use metaq_store::{
     Filter, GetStatus, Store, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerOutline, TimerPosition,
+    TimerProgress,
 };
 use metaq_wire::Record;
 use parking_lot::Mutex;
@@ -66,6 +67,10 @@ pub struct Timers {
     behind_ms: AtomicI64,
     /// How many wait for each minute, as of the last time that progress was saved.
     by_minute: Mutex<Vec<(i64, u64)>>,
+    /// How far the node came that delivered before this one.
+    elsewhere: Mutex<Option<TimerProgress>>,
+    /// How far everything is done, and the end of the log up to which that must be confirmed before it counts.
+    progress: Mutex<Option<(TimerProgress, i64)>>,
     /// For those who count and list what waits; None before all of the queue is read.
     pub(super) outline: Mutex<Option<Arc<TimerOutline>>>,
     pub(crate) rounds: Rounds,
@@ -99,6 +104,8 @@ impl Timers {
             queue_offset: AtomicI64::new(0),
             behind_ms: AtomicI64::new(0),
             by_minute: Mutex::default(),
+            elsewhere: Mutex::default(),
+            progress: Mutex::default(),
             outline: Mutex::default(),
             rounds: Rounds::default(),
         }
@@ -115,6 +122,18 @@ impl Timers {
             }
         }
         counts
+    }
+
+    /// Goes on where another node stopped; before the thread runs.
+    pub fn load(&self, progress: TimerProgress) {
+        *self.elsewhere.lock() = Some(progress);
+    }
+
+    /// How far everything is done, once that is confirmed and on this disk; None if that takes too long or is not known.
+    pub fn progress(&self, timeout: Duration) -> Option<TimerProgress> {
+        let (progress, end) = (*self.progress.lock())?;
+        let is_kept = self.store.wait_flushed(end, timeout) && self.store.wait_confirmed(end, timeout);
+        is_kept.then_some(progress)
     }
 
     pub fn figures(&self) -> TimerFigures {
@@ -137,6 +156,8 @@ struct Run {
     written_end: i64,
     /// The queue has been read up to its end once.
     has_begun: bool,
+    /// The offset of the queue up to which everything was done when progress was noted last; None if something waited.
+    noted_idle_at: Option<i64>,
     saved_at: Instant,
     last_failure: String,
 }
@@ -207,6 +228,7 @@ impl Timers {
                     run = reopened;
                 }
             }
+            self.note_progress(&mut run);
             self.pending.store(run.log.pending(), Relaxed);
             if !self.rounds.pause(POLL) {
                 break;
@@ -214,6 +236,19 @@ impl Timers {
         }
         if let Err(error) = self.save(&mut run) {
             self.note_failure(&mut run, &error);
+        }
+    }
+
+    fn note_progress(&self, run: &mut Run) {
+        if run.has_begun && run.rebuild.is_none() {
+            if let Some(progress) = run.log.progress() {
+                // While nothing waits, time passes and nothing is done: the journal need not be written for it.
+                let idle_at = (run.log.pending() == 0).then_some(progress.queue_offset);
+                if idle_at.is_none() || idle_at != run.noted_idle_at {
+                    *self.progress.lock() = Some((progress, run.written_end));
+                }
+                run.noted_idle_at = idle_at;
+            }
         }
     }
 
@@ -231,7 +266,8 @@ impl Timers {
             let begin = self.store.min_offset(TIMER_TOPIC, 0);
             let end = self.store.max_offset(TIMER_TOPIC, 0);
             // Every delivery is a record, so nothing that was due after the newest record was delivered.
-            match self.store.open_timer_log(begin, end, self.store.newest_time_ms()) {
+            let elsewhere = *self.elsewhere.lock();
+            match self.store.open_timer_log(begin, end, self.store.newest_time_ms(), elsewhere) {
                 Ok((log, start)) => {
                     *self.outline.lock() = None;
                     let rebuild = start.rebuild.map(|why| {
@@ -242,7 +278,7 @@ impl Timers {
                         if !start.is_mark_exact {
                             done.wake_ms = done.wake_ms.saturating_sub(REBUILD_MARGIN_MS);
                         }
-                        Rebuild { up_to: end, done, copies: self.rolled_copies(begin, end) }
+                        Rebuild { up_to: start.new_from, done, copies: self.rolled_copies(begin, end) }
                     });
                     let (saved_at, last_failure) = (Instant::now(), String::new());
                     return Some(Run {
@@ -250,6 +286,7 @@ impl Timers {
                         rebuild,
                         written_end: 0,
                         has_begun: false,
+                        noted_idle_at: None,
                         saved_at,
                         last_failure,
                     });
@@ -309,6 +346,9 @@ impl Timers {
     /// Reads and delivers until nothing is left to do now.
     fn turn(&self, run: &mut Run) -> Result<(), StoreError> {
         while !self.rounds.is_stopped() {
+            if self.rounds.is_held() && run.log.progress().is_some() {
+                return Ok(());
+            }
             let end_before = self.store.confirmed_offset();
             let is_at_end = self.read_queue(run)?;
             if is_at_end {

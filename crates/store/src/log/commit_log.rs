@@ -143,7 +143,8 @@ impl CommitLog {
         if queue.is_removed() {
             return Ok(None);
         }
-        self.make_batch_room(&mut appender, &sizes)?;
+        self.make_batch_room(&mut appender, &sizes)
+            .inspect_err(|error| self.gate.note_append_error(error))?;
         let store_timestamp_ms = appender.tick(&self.clock);
         let first_queue_offset = if counted > 0 { queue.take_offsets(counted as i64) } else { 0 };
         let mut next_queue_offset = first_queue_offset;
@@ -217,6 +218,11 @@ impl CommitLog {
     /// Makes sure that `size` bytes and a blank mark fit at the writer's position and have disk blocks.
     #[inline]
     pub(crate) fn make_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
+        self.take_room(appender, size).inspect_err(|error| self.gate.note_append_error(error))
+    }
+
+    #[inline]
+    fn take_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
         if appender.writer.remaining() < size + BLANK_BYTES {
             self.roll(appender)?;
         }

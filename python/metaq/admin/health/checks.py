@@ -72,6 +72,7 @@ class HealthChecks:
             mistaken=mistaken,
             brokers=tuple(described[broker] for broker in brokers),
             groups=() if survey is None else survey.groups,
+            register=register or "",
             notes=() if survey is None else _faults(survey),
         )
         findings = judge(state)

@@ -22,6 +22,7 @@ from metaq.ha.conducting.conductor import Conductor, Identity, SwitchRefused
 from metaq.ha.conducting.fixed_conductor import FixedConductor
 from metaq.ha.conducting.node_driver import NodeDriver, Peer
 from metaq.ha.conducting.node_files import NodeFiles
+from metaq.ha.decisions.fixed import FixedView
 from metaq.ha.group_record import FIXED_MASTER_ID, NO_MASTER, GroupKeys, shown_id
 from metaq.ha.operators.group_status import fixed_status, group_status
 from metaq.ha.register import Register, RegisterUnavailable, open_register
@@ -300,10 +301,18 @@ class Group:
         view = self._conductor.view if self._conductor is not None else None
         if view is None:
             return GroupStatus(name, 0, NO_MASTER, self._options.ha.min_in_sync, (), ())
-        if isinstance(view, View):
-            return group_status(name, view, address)
+        if isinstance(view, View) and isinstance(self._conductor, Conductor):
+            return group_status(
+                name, view, address, reason=self._reason(), same_id=self._conductor.session.namesake
+            )
+        assert isinstance(view, FixedView)
         link = self.node.source_link
         return fixed_status(name, view, address, link.client_address if link is not None else "")
+
+    def _reason(self) -> str:
+        """Why this node waits; for one that only follows, why its connection fails."""
+        link = self.node.source_link
+        return (link.complaint if link is not None else "") or self.driver.status
 
     async def switch(self, target: int, *, force: bool = False) -> None:
         """Hands the mastership over to another node. Raises SwitchRefused."""
@@ -336,7 +345,7 @@ class Group:
                     hint="wait until `metaq cluster status` shows a replica in sync",
                 )
             await conductor.switch(target)
-        if not await conductor.leave(LEAVE_S):
+        if not await conductor.leave(LEAVE_S, for_good=True):
             raise SwitchRefused(
                 "too few nodes would be in sync without this one, so it stays",
                 hint="start another node first, or lower min_in_sync",

@@ -83,7 +83,9 @@ class ReplicaLinks:
                     del self._links[member]
             elif member is not None:
                 contact_at = now - figures.silent_ms / 1000
-                living[member] = LinkFacts(member, figures.held_offset, figures.state, contact_at)
+                living[member] = LinkFacts(
+                    member, figures.held_offset, figures.state, contact_at, figures.ack_ms
+                )
         self.facts = living
         return living
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -28,11 +28,12 @@ from metaq.ha.handshake import (
 )
 from metaq.ha.node import Clock
 from metaq.ha.view import Range, Source, SourceState
-from metaq.journal.journal import Journal, Point
+from metaq.journal.journal import Entry, Journal, Point
 
 _log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
+FULL_RETRY_S = 5.0
 TAIL_POLL_S = 0.05
 
 
@@ -62,9 +63,10 @@ class SourceLink:
         source: Source,
         address: str,
         changed: Callable[[], None],
-        replaced: Callable[[], None],
+        replaced: Callable[[Sequence[Entry]], Awaitable[None]],
     ) -> None:
-        """`changed` is called when `source` changes, `replaced` when the whole control state has."""
+        """`changed` is called when `source` changes, `replaced` when the whole control state has, with its
+        entries."""
         self._own = own
         self._options = options
         self._clock = clock
@@ -88,6 +90,11 @@ class SourceLink:
         self.client_address = ""
         """The address of the master for clients, once it has named one."""
         self._task = asyncio.create_task(self._run())
+
+    @property
+    def complaint(self) -> str:
+        """Why the link failed; empty while it works."""
+        return self._complaint
 
     @property
     def confirmed_offset(self) -> int:
@@ -194,6 +201,14 @@ class SourceLink:
                 self._set(Source(self.source.node_id, self.source.epoch, SourceState.CONNECTING))
             finally:
                 await self._disconnect()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Waits before the next try. A store without room would lose each connection at the first record, but
+        it must connect now and then, because its master tells it which old files may be deleted."""
+        ends_at = self._clock.now() + FULL_RETRY_S
+        await asyncio.sleep(RETRY_S)
+        while self._own.store.is_full() and self._clock.now() < ends_at:
             await asyncio.sleep(RETRY_S)
 
     async def _connect(self) -> None:
@@ -248,11 +263,11 @@ class SourceLink:
         follower, intake = self._follower, self._intake
         if follower is None or intake is None or not (messages := follower.take_state()):
             return
-        was_replaced = await intake.take(messages)
+        replaced = await intake.take(messages)
         point = self._own.journal.point
         follower.acknowledge_state(point.epoch, point.version)
-        if was_replaced:
-            self._replaced()
+        if replaced:
+            await self._replaced(replaced)
 
     def _noticed(self) -> None:
         follower = self._follower

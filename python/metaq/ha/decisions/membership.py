@@ -6,16 +6,6 @@ from metaq.ha.group_record import NO_MASTER, GroupRecord, Member, NodeState
 from metaq.ha.view import Disk, Own, PendingSwap, SeenBeat, View
 
 
-def is_acceptable(record: GroupRecord | None, promised_epoch: int, joined: bool) -> bool:
-    """Whether a record from the register may be believed.
-
-    A lower epoch than one already seen means that the register went back in time, for example to a backup.
-    """
-    if record is None:
-        return not (joined and promised_epoch > 0)
-    return record.epoch >= promised_epoch
-
-
 def is_electable(record: GroupRecord, member: Member) -> bool:
     """Whether a node holds everything that was acknowledged: it is in the set, with the same incarnation."""
     return member in record.members
@@ -23,7 +13,7 @@ def is_electable(record: GroupRecord, member: Member) -> bool:
 
 def is_beating(view: View, seen: SeenBeat | None) -> bool:
     """Whether a node is alive and well as far as the register shows."""
-    if seen is None or seen.beat.state is NodeState.FAILED:
+    if seen is None or seen.beat.state in (NodeState.FAILED, NodeState.FULL):
         return False
     # One beat may be late by a poll, so a node is given up after two.
     limit_s = view.settings.beat_interval_s * 2 + view.settings.poll_interval_s / 2
@@ -55,9 +45,23 @@ def is_master_gone(view: View, record: GroupRecord) -> bool:
 def can_stand(view: View, record: GroupRecord) -> bool:
     """Whether this node may ask to become master."""
     own = view.own
-    if not (view.register.readable and own.disk is Disk.HEALTHY and is_electable(record, own.member)):
+    if not (view.register.readable and own.disk.can_serve and is_electable(record, own.member)):
+        return False
+    if own.disk is Disk.FULL and others_have_room(view, record):
         return False
     return own.damaged_at is None or not others_may_be_sound(view, record)
+
+
+def others_have_room(view: View, record: GroupRecord) -> bool:
+    """Whether another member of the set lives and has room for records.
+
+    If all are full, one of them must become master all the same: only a master deletes what is old.
+    """
+    for member in record.members - {view.own.member}:
+        seen = view.beats.get(member.id)
+        if seen is not None and is_beating(view, seen) and seen.beat.member == member:
+            return True
+    return False
 
 
 def others_may_be_sound(view: View, record: GroupRecord) -> bool:
@@ -96,7 +100,14 @@ def behind_s(view: View, member: Member) -> float:
 def is_leaving(view: View, member: Member) -> bool:
     """Whether a node has said that it is about to stop."""
     seen = view.beats.get(member.id)
-    return seen is not None and seen.beat.member == member and seen.beat.state is NodeState.LEAVING
+    leaving = (NodeState.LEAVING, NodeState.LEFT)
+    return seen is not None and seen.beat.member == member and seen.beat.state in leaving
+
+
+def is_full(view: View, member: Member) -> bool:
+    """Whether a node has said that its disk takes no records."""
+    seen = view.beats.get(member.id)
+    return seen is not None and seen.beat.member == member and seen.beat.state is NodeState.FULL
 
 
 def must_acknowledge(record: GroupRecord, pending: PendingSwap | None) -> frozenset[Member]:
