@@ -967,6 +967,9 @@ class StoreFigures:
     @property
     def damaged_records(self) -> int: ...
     @property
+    def uncovered_records(self) -> int:
+        """Of the records that were dispatched since the start: those with a checksum of the body alone."""
+    @property
     def repaired_entries(self) -> int: ...
     @property
     def syncs(self) -> int: ...

@@ -31,6 +31,8 @@ figures!(
     recovered_from_offset,
     recovered_bytes,
     damaged_records,
+    /// Of the records that were dispatched since the start: those with a checksum of the body alone.
+    uncovered_records,
     repaired_entries,
     syncs,
     queues_loaded,
