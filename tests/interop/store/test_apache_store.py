@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import shutil
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -95,8 +96,11 @@ def test_apache_finds_our_checksums_right(apache: ApacheStore, tmp_path: Path, s
     # A changed property is what the body's checksum does not cover.
     victim = sorted(verified)[len(verified) // 2]
     _flip_property(apache.directory, victim)
-    assert [offset for offset, is_right in apache.verify().items() if not is_right] == [victim]
-    with _serving(apache.directory, tmp_path) as broker, broker.connect() as client:
+    for_ours = tmp_path / "copy"
+    shutil.copytree(apache.directory, for_ours)
+    # Apache's recovery cuts the log there.
+    assert sorted(apache.verify()) == sorted(offset for offset in verified if offset < victim)
+    with _serving(for_ours, tmp_path) as broker, broker.connect() as client:
         served = [
             one.physical_offset
             for topic in ("orders", "batches")
