@@ -971,7 +971,7 @@ class StoreFigures:
     def damaged_records(self) -> int: ...
     @property
     def uncovered_records(self) -> int:
-        """Of the records that were dispatched since the start: those with a checksum of the body alone."""
+        """Records with a checksum of the body alone that were dispatched since the start."""
     @property
     def repaired_entries(self) -> int: ...
     @property

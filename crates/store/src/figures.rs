@@ -31,7 +31,7 @@ figures!(
     recovered_from_offset,
     recovered_bytes,
     damaged_records,
-    /// Of the records that were dispatched since the start: those with a checksum of the body alone.
+    /// Records with a checksum of the body alone that were dispatched since the start.
     uncovered_records,
     repaired_entries,
     syncs,

@@ -26,7 +26,7 @@ const DIGITS: usize = 10;
 /// A property that differs from the form in no more bits than this is a damaged checksum.
 const DAMAGED_BITS_MAX: u32 = 8;
 
-/// What a record's checksum covers.
+/// The part of a record that its checksum covers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Coverage {
     /// Everything.
@@ -37,7 +37,7 @@ pub enum Coverage {
     Broken,
 }
 
-/// What the checksum of a record with these properties covers, and the properties without the checksum.
+/// The coverage of a record with these properties, and the properties without the checksum.
 #[inline]
 pub(crate) fn coverage(properties: &[u8]) -> (Coverage, &[u8]) {
     if let Some((own, [name @ .., _, _, _, _, _, _, _, _, _, _, VALUE_END])) =

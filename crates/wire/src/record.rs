@@ -379,7 +379,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What a reader knows about a record before it has read it.
+/// A record that a queue entry leads to, as far as it is known before it is read.
 #[derive(Copy, Clone, Debug)]
 pub struct Expected<'a> {
     pub topic: &'a [u8],

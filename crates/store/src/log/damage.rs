@@ -55,7 +55,7 @@ impl LogDamage {
     }
 }
 
-/// What a check of a part of the log has found.
+/// The result of a check of a part of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checked {
     /// Start and end of each damaged range.
