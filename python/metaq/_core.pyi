@@ -888,6 +888,9 @@ class Store:
 
         It may read the file with `from_offset` from its start, so call it on a thread.
         """
+    def uncovered_records(self, from_offset: int, to_offset: int) -> int | None:
+        """Checks a part of the log like `damaged_ranges` and returns how many sound records have a checksum
+        of the body alone."""
     def known_damage(self) -> list[tuple[int, int]]:
         """Returns the damaged ranges that reads, dispatch and checks have found in the log, in order."""
     def log_bytes(self, physical_offset: int, bytes_max: int) -> bytes | None:
@@ -980,6 +983,9 @@ class StoreFigures:
     def recovered_bytes(self) -> int: ...
     @property
     def damaged_records(self) -> int: ...
+    @property
+    def uncovered_records(self) -> int:
+        """Records with a checksum of the body alone that were dispatched since the start."""
     @property
     def repaired_entries(self) -> int: ...
     @property

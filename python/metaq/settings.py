@@ -34,6 +34,9 @@ class StoreSettings:
     flush_interval_ms: int = 500
     queue_flush_interval_ms: int = 1_000
     message_size_bytes_max: int = 4 * MIB
+    record_checksums: bool = True
+    """Each appended record ends with a checksum of all its bytes. Replicas copy the records of their master,
+    with or without it."""
     file_reserved_hours: int = 72
     delete_when: str = "04"
     disk_clean_percent: int = 75

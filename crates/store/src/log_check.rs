@@ -4,7 +4,7 @@ use metaq_wire::Record;
 
 use crate::error::StoreError;
 use crate::log::commit_log::{file_name, is_queued};
-use crate::log::damage::damaged_ranges;
+use crate::log::damage::{Checked, check};
 use crate::store::{OpenStore, Store};
 
 const COPY_BYTES: usize = 1 << 20;
@@ -14,7 +14,12 @@ impl Store {
     /// are known from then on, until another check finds them sound. It may read the file that holds `from` from its
     /// start, so call it on a thread that may wait.
     pub fn damaged_ranges(&self, from: i64, to: i64) -> Option<Vec<(i64, i64)>> {
-        self.shared.check_log(from, to)
+        self.shared.check_log(from, to).map(|checked| checked.damaged)
+    }
+
+    /// Checks a part of the log in the same way and returns how many sound records have a checksum of the body alone.
+    pub fn uncovered_records(&self, from: i64, to: i64) -> Option<u64> {
+        self.shared.check_log(from, to).map(|checked| checked.uncovered)
     }
 
     /// The damaged ranges that reads, dispatch and checks have found in the log.
@@ -103,16 +108,16 @@ impl Store {
 }
 
 impl OpenStore {
-    pub(crate) fn check_log(&self, from: i64, to: i64) -> Option<Vec<(i64, i64)>> {
-        let found = damaged_ranges(&self.log, from, to)?;
-        self.log.damage.settle(from, to, &found);
-        Some(found)
+    pub(crate) fn check_log(&self, from: i64, to: i64) -> Option<Checked> {
+        let checked = check(&self.log, from, to)?;
+        self.log.damage.settle(from, to, &checked.damaged);
+        Some(checked)
     }
 
     /// Checks the places where reads and dispatch have found no sound record.
     pub(crate) fn check_suspects(&self) {
         for place in self.log.damage.take_suspects() {
-            for (from, to) in self.check_log(place, place + 1).unwrap_or_default() {
+            for (from, to) in self.check_log(place, place + 1).unwrap_or_default().damaged {
                 self.reports.add(format!("commit log: the records from {from} to {to} are damaged"));
             }
         }

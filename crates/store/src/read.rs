@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use metaq_wire::{Record, layout};
+use metaq_wire::{Coverage, Expected, Record, layout};
 use parking_lot::Mutex;
 
 use crate::api::{Bounds, Filter, GetStatus, Got};
@@ -49,7 +49,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) filter: &'a Filter,
 }
 
-/// A filter's verdict on an entry, before the body of its record is read and checked.
+/// A filter's verdict on an entry, before its record is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Wanted,
@@ -182,7 +182,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Runs the expression over the record's properties, as far as the bounds allow; None if there is no such record.
+    /// Runs the expression over the record's properties, as far as the bounds allow; None if there is no such record, or
+    /// if it is damaged.
     fn examine(
         &self,
         program: &Program,
@@ -209,7 +210,11 @@ impl Reader<'_> {
             return Some(Verdict::Exhausted);
         }
         got.examined_bytes = examined_bytes;
-        Some(if program.matches(record.properties) { Verdict::Wanted } else { Verdict::Unwanted })
+        if program.matches(record.properties) {
+            return Some(Verdict::Wanted);
+        }
+        // A damaged property must not hide a message. A wanted record is checked later.
+        (record.coverage == Coverage::Body || record.crc_matches()).then_some(Verdict::Unwanted)
     }
 
     /// The entry and the file with its record. If the two do not fit, the corrected entry, if there is one.
@@ -266,7 +271,12 @@ impl Reader<'_> {
         let file = gathered.file_at(self.log, entry.physical_offset)?;
         let position = (entry.physical_offset - file.start_offset) as u64;
         let bytes = file.slice(position, entry.size as usize)?;
-        match content_at(bytes, entry.physical_offset, true) {
+        let physical_offset = entry.physical_offset;
+        let (topic, queue_id) = (queue.topic.as_bytes(), queue.queue_id);
+        if (Expected { topic, queue_id, queue_offset, physical_offset }).is_sealed(bytes) {
+            return Some(file);
+        }
+        match content_at(bytes, physical_offset, true) {
             Content::Record(record) if fits(&record, queue, queue_offset, entry) => Some(file),
             _ => None,
         }
@@ -277,16 +287,16 @@ impl Reader<'_> {
         self.record_with(physical_offset, true)
     }
 
-    /// The same, whether or not its body is sound.
+    /// The same, whether or not its checksum is right.
     pub(crate) fn head_at(&self, physical_offset: i64) -> Option<Bytes> {
         self.record_with(physical_offset, false)
     }
 
-    fn record_with(&self, physical_offset: i64, check_body: bool) -> Option<Bytes> {
+    fn record_with(&self, physical_offset: i64, check_crc: bool) -> Option<Bytes> {
         let file = self.log.file_at(physical_offset)?;
         let position = (physical_offset - file.start_offset) as u64;
         let bytes = file.readable().get(position as usize..)?;
-        match content_at(bytes, physical_offset, check_body) {
+        match content_at(bytes, physical_offset, check_crc) {
             Content::Record(record) => file.bytes(position, record.size),
             _ => None,
         }

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::disk::Space;
 use crate::error::StoreError;
+use crate::log::commit_log::CommitLog;
 use crate::log::mapped::MappedFile;
-use crate::recovery::log_walk::{Content, content_at};
+use crate::recovery::log_walk::{Step, walk};
 use crate::store::OpenStore;
 use crate::timer::timer_log::TIMER_TOPIC;
 
@@ -144,7 +145,7 @@ impl OpenStore {
         files
             .iter()
             .skip(1)
-            .take_while(|next| first_time_ms(next).is_some_and(|time| time < oldest_kept_ms))
+            .take_while(|next| first_time_ms(&self.log, next).is_some_and(|time| time < oldest_kept_ms))
             .count()
     }
 
@@ -193,9 +194,15 @@ impl OpenStore {
     }
 }
 
-fn first_time_ms(file: &MappedFile) -> Option<i64> {
-    match content_at(file.readable(), file.start_offset, false) {
-        Content::Record(record) => Some(record.store_timestamp_ms),
-        _ => None,
-    }
+/// The time of the first sound record.
+fn first_time_ms(log: &CommitLog, file: &MappedFile) -> Option<i64> {
+    let mut first = None;
+    walk(log, file.start_offset, file.end_offset().min(log.appended_end()), true, |step| {
+        first = match step {
+            Step::Record(record) => Some(record.store_timestamp_ms),
+            Step::Gap { .. } => None,
+        };
+        first.is_none()
+    });
+    first
 }

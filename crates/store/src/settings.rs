@@ -30,6 +30,8 @@ pub struct StoreSettings {
     pub flush_interval_ms: u64,
     pub queue_flush_interval_ms: u64,
     pub message_size_bytes_max: usize,
+    /// Records are appended with a checksum of the whole record. Those of other nodes are copied as they are.
+    pub record_checksums: bool,
     pub file_reserved_hours: u64,
     /// Hours of the day (UTC) at which aged files are deleted: "04" or "04;16".
     pub delete_when: String,
@@ -63,6 +65,7 @@ impl StoreSettings {
             flush_interval_ms: 500,
             queue_flush_interval_ms: 1_000,
             message_size_bytes_max: 4 * MIB as usize,
+            record_checksums: true,
             file_reserved_hours: 72,
             delete_when: "04".to_owned(),
             disk_clean_percent: 75,

@@ -345,7 +345,7 @@ impl Store {
         self.shared.reader().record_at(physical_offset)
     }
 
-    /// The same, whether or not the body is sound: ask [`metaq_wire::Record::crc_matches`] before you use it.
+    /// The same, whether or not its checksum is right: ask [`metaq_wire::Record::crc_matches`] before you use it.
     pub fn appended_head_at(&self, physical_offset: i64) -> Option<Bytes> {
         self.shared.reader().head_at(physical_offset)
     }
@@ -472,6 +472,7 @@ impl Store {
             disk_used_percent: shared.used_percent().map_or(-1, i64::from),
             recovered_from_offset: shared.recovered.from,
             recovered_bytes: shared.recovered.scanned_bytes,
+            uncovered_records: shared.dispatch.uncovered_records.load(relaxed) as i64,
             damaged_records: (dispatch_damage + shared.damage.count.load(relaxed)) as i64,
             repaired_entries: shared.damage.repaired.load(relaxed) as i64,
             syncs: shared.flush.syncs.load(relaxed) as i64,

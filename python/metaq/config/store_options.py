@@ -111,6 +111,11 @@ STORE = section(
     ("flush_interval_ms", Number(1, 60_000), "How often async flush writes the commit log to disk."),
     ("queue_flush_interval_ms", Number(1, 60_000), "How often consume queues are written to disk."),
     ("message_size_bytes_max", Bytes(1, 64 * MIB), "Largest body of a message."),
+    (
+        "record_checksums",
+        Flag(),
+        "Store each message with a checksum of all its bytes, not of the body alone; 21 bytes more.",
+    ),
     ("file_reserved_hours", Number(1), "Age at which a commit-log file may be deleted."),
     (
         "delete_when",

@@ -135,6 +135,7 @@ def _add_store(page: Page, figures: StoreFigures, reserved_ms: int) -> None:
         page.gauge(name, value, STORAGE)
     page.counter("metaq_storage_syncs_total", figures.syncs)
     page.gauge("metaq_storage_damaged_records", figures.damaged_records)
+    page.gauge("metaq_storage_uncovered_records", figures.uncovered_records)
     if figures.disk_used_percent >= 0:
         page.gauge("metaq_storage_disk_used_ratio", figures.disk_used_percent / 100)
 

@@ -167,6 +167,10 @@ impl Store {
         enter_infallible(py, || self.inner.damaged_ranges(from_offset, to_offset))
     }
 
+    fn uncovered_records(&self, py: Python<'_>, from_offset: i64, to_offset: i64) -> Option<u64> {
+        enter_infallible(py, || self.inner.uncovered_records(from_offset, to_offset))
+    }
+
     fn known_damage(&self) -> Vec<(i64, i64)> {
         self.inner.known_damage()
     }

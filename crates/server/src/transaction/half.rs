@@ -230,14 +230,7 @@ impl Transactions {
             body_crc: record.body_crc,
             properties: [properties, &[], &[]],
         };
-        let mut bytes = vec![0; restored.size()];
-        restored.write(
-            &mut bytes,
-            appended.queue_offset,
-            appended.physical_offset,
-            appended.store_timestamp_ms,
-        );
-        Some(bytes)
+        restored.encode(appended.queue_offset, appended.physical_offset, appended.store_timestamp_ms).ok()
     }
 
     /// Gives transactions up: their messages go to `topic` for a person to look at. Returns how many there were.

@@ -5,6 +5,7 @@
 mod support;
 
 mod apache_ha;
+mod checksums;
 mod confirmation;
 mod connection;
 mod held_appends;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use metaq_wire::Coverage;
 use parking_lot::Mutex;
 
 use crate::log::commit_log::CommitLog;
@@ -54,16 +55,25 @@ impl LogDamage {
     }
 }
 
-/// Checks the log between two physical offsets as recovery does: lengths, offsets and body checksums of all records, and
-/// that blanks are empty. Returns the damaged ranges, or None if the log does not reach that far. A range begins where a
+/// The result of a check of a part of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checked {
+    /// Start and end of each damaged range.
+    pub(crate) damaged: Vec<(i64, i64)>,
+    /// Sound records with a checksum of the body alone.
+    pub(crate) uncovered: u64,
+}
+
+/// Checks the log between two physical offsets as recovery does: lengths, offsets and checksums of all records, and
+/// that blanks are empty. Returns None if the log does not reach that far. A damaged range begins where a
 /// record should begin, and ends where the next sound one does. It may lie before `from` in the same file: records
 /// are found through those before them.
-pub(crate) fn damaged_ranges(log: &CommitLog, from: i64, to: i64) -> Option<Vec<(i64, i64)>> {
+pub(crate) fn check(log: &CommitLog, from: i64, to: i64) -> Option<Checked> {
     let end = log.appended_end();
     if from < log.start_offset() || from > to || to > end {
         return None;
     }
-    let mut damaged: Vec<(i64, i64)> = Vec::new();
+    let (mut damaged, mut uncovered): (Vec<(i64, i64)>, u64) = Default::default();
     let mut note = |start: i64, end: i64| match damaged.last_mut() {
         Some(last) if last.1 == start => last.1 = end,
         _ => damaged.push((start, end)),
@@ -80,7 +90,9 @@ pub(crate) fn damaged_ranges(log: &CommitLog, from: i64, to: i64) -> Option<Vec<
         let bytes = file.readable().get(position as usize..).unwrap_or_default();
         let next = match content_at(bytes, at, false) {
             // Only sizes matter below `from`.
-            Content::Record(record) if at + record.size as i64 <= from || record.crc_matches() => {
+            Content::Record(record) if at + record.size as i64 <= from => Some(at + record.size as i64),
+            Content::Record(record) if record.crc_matches() => {
+                uncovered += u64::from(record.coverage == Coverage::Body);
                 Some(at + record.size as i64)
             }
             Content::Blank if is_empty(bytes) => Some(file.end_offset()),
@@ -98,7 +110,7 @@ pub(crate) fn damaged_ranges(log: &CommitLog, from: i64, to: i64) -> Option<Vec<
     // Retention may have deleted files meanwhile.
     let log_start = log.start_offset();
     damaged.retain(|(_, end)| *end > log_start);
-    Some(damaged)
+    Some(Checked { damaged, uncovered })
 }
 
 /// Whether a blank holds nothing behind its mark.

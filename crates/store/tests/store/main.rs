@@ -5,6 +5,7 @@
 mod support;
 
 mod append_read;
+mod checksums;
 mod concurrency;
 mod damage;
 mod faults;
