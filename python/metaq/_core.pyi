@@ -848,7 +848,9 @@ class Store:
         self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
     ) -> tuple[list[bytes], int, int, bool]:
         """Records by key, newest first, then the index's last store time and physical offset, and whether the
-        search ended at a limit (`query_entries_max`, `query_bytes_max`)."""
+        search ended at a limit (`query_entries_max`, `query_bytes_max`).
+
+        Raises StoreFailure if readers wait for the repair of a message that may have the key."""
     def delete_topic(self, topic: str) -> None:
         """Drops the topic's queues; its records stay in the commit log until they age out.
 
@@ -876,6 +878,9 @@ class Store:
 
         It may read the file with `from_offset` from its start, so call it on a thread.
         """
+    def damaged_messages(self) -> list[tuple[str, int, int, bool]]:
+        """Returns the first messages that readers did not get because they are damaged: topic, queue id,
+        queue offset, and whether readers have left it out."""
     def known_damage(self) -> list[tuple[int, int]]:
         """Returns the damaged ranges that reads, dispatch and checks have found in the log, in order."""
     def log_bytes(self, physical_offset: int, bytes_max: int) -> bytes | None:

@@ -46,8 +46,8 @@ mod store;
 pub mod timer;
 
 pub use api::{
-    Appended, AppendedBatch, Bounds, Call, Filter, GetStatus, Got, QueryResult, StoreEvents, StoreOpened,
-    TagCodes,
+    Appended, AppendedBatch, Bounds, Call, DamagedMessage, Filter, GetStatus, Got, QueryResult, StoreEvents,
+    StoreOpened, TagCodes,
 };
 pub use clock::{Clock, boot_time_ms};
 pub use disk::{Disk, SystemDisk};

@@ -38,7 +38,7 @@ class Broker:
         if options.replication is not None:
             options = dataclasses.replace(
                 options,
-                store=dataclasses.replace(options.store, replicated=True),
+                store=dataclasses.replace(options.store, replicated=True, damaged_messages="stop"),
                 offsets_persist_interval_s=options.replication.offsets_persist_interval_s,
                 # Decisions about the group must not wait for a name server.
                 register_wait_s=0.0,

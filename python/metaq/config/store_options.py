@@ -135,5 +135,10 @@ STORE = section(
         "Bytes of messages that one query by key returns; the first one comes whatever its size.",
     ),
     ("append_wait_ms_max", Number(1, 600_000), "How long a send waits for a slow append before code 2."),
+    (
+        "damaged_messages",
+        Choice(("skip", "stop")),
+        "Whether consumers of a lone broker leave out a damaged message or wait; in a group they wait.",
+    ),
     ("delete_unconsumed", Flag(), "Allow retention to delete messages that nobody has consumed yet."),
 )

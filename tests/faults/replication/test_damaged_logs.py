@@ -7,6 +7,7 @@ import json
 import os
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,24 @@ import pytest
 from tests.faults.replication.nodes import SETTINGS, BrokerNode, BrokerNodes
 from tests.faults.replication.trial import QUEUES, TOPIC, Trial
 from tests.support.checker import key_of
-from tests.support.plain_client import PlainClient, Stored, pull, stored_records
+from tests.support.plain_client import (
+    PULL_NOT_FOUND,
+    SUCCESS,
+    PlainClient,
+    ServerClosed,
+    Stored,
+    pull,
+    send,
+    stored_records,
+)
 from tests.support.waiting import wait_until
 
 PAUSE_S = 6.0
 FILE_BYTES = int(str(SETTINGS["commit_log_file_bytes"]))
 REPAIR_S = 60
+OLD_BYTES = 5 * 256 * 1024
+"""A record is old if more than this lies behind it: connections do not compare it."""
+PADDING = "padding"
 
 
 def _newest(nodes: BrokerNodes, queue_id: int) -> Stored:
@@ -55,6 +68,57 @@ def _is_noted(node: BrokerNode) -> bool:
 def _repaired(node: BrokerNode) -> list[str]:
     """Returns the names of the damaged pieces that the node kept when it repaired its log."""
     return sorted(path.name for path in (node.data / "cut").glob("*-damaged"))
+
+
+def _make_old(nodes: BrokerNodes) -> None:
+    """Fills the log, so that what is in it now is old."""
+    nodes.create_topic(PADDING, 1)
+    with PlainClient(nodes.master().address) as client:
+        for _ in range(OLD_BYTES // 100_000 + 1):
+            assert send(client, PADDING, 0, b"p" * 100_000).code == SUCCESS
+
+
+def _first(node: BrokerNode, queue_id: int) -> Stored:
+    with PlainClient(node.address) as client:
+        return next(stored_records(pull(client, TOPIC, queue_id, 0, hold_ms=0).body))
+
+
+def _read_until_served(node: BrokerNode, stored: Stored) -> None:
+    """Pulls one record until it is served, and checks that no answer leads past it."""
+
+    def is_served() -> bool:
+        with suppress(OSError, ServerClosed), PlainClient(node.address, 20) as client:
+            reply = pull(client, TOPIC, stored.queue_id, stored.queue_offset, hold_ms=1_000)
+            if reply.code == SUCCESS:
+                first = next(stored_records(reply.body))
+                assert (first.queue_offset, first.body) == (stored.queue_offset, stored.body)
+                return True
+            if reply.code == PULL_NOT_FOUND:
+                assert int(reply.fields["nextBeginOffset"]) == stored.queue_offset, "it was skipped"
+        return False
+
+    wait_until(is_served, REPAIR_S, "the damaged record is served")
+
+
+@pytest.mark.parametrize("of", ["master", "replica"])
+def test_an_old_damaged_record_is_repaired_while_the_group_serves(tmp_path: Path, of: str) -> None:
+    choice = random.Random(of)
+    with BrokerNodes(tmp_path) as nodes, Trial(f"old flipped bit of the {of}", nodes) as trial:
+        trial.flows(100)
+        _make_old(nodes)
+        sick = nodes.master() if of == "master" else nodes.replicas()[0]
+        epoch = nodes.record().epoch
+        stored = _first(sick, choice.randrange(QUEUES))
+        trial.fault(f"flip an old bit of the {of}")
+        _flip_bit(sick, stored, choice)
+        _read_until_served(sick, stored)
+        trial.flows(50)
+        if of == "master":
+            assert nodes.wait_for_epoch_after(epoch).master != sick.id, "a damaged master resigns"
+        nodes.wait_in_sync()
+        wait_until(lambda: not _is_noted(sick), REPAIR_S, "the node knows that its log is sound")
+        trial.finish()
+        assert [str(stored.physical_offset) in name for name in _repaired(sick)] == [True]
 
 
 @pytest.mark.parametrize("of", ["master", "replica"])

@@ -7,6 +7,7 @@ mod support;
 mod apache_ha;
 mod confirmation;
 mod connection;
+mod damage;
 mod held_appends;
 mod limits;
 mod memory;

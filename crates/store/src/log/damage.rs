@@ -3,7 +3,7 @@
 //! Reads and dispatch only name a place where they found no sound record. Housekeeping then walks to it from the start
 //! of its file, so nothing counts as damaged because of a wrong pointer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 
@@ -13,12 +13,16 @@ use crate::recovery::log_walk::{Content, content_at, resume};
 /// Damage beyond this is found again once this is repaired.
 const KNOWN_MAX: usize = 64;
 const SUSPECTS_MAX: usize = 64;
+/// Places that were checked and are sound; more are checked again.
+const SOUND_MAX: usize = 1_024;
 
 #[derive(Default)]
 pub(crate) struct LogDamage {
     /// The end of each damaged range by its start.
     known: Mutex<BTreeMap<i64, i64>>,
     suspects: Mutex<Vec<i64>>,
+    /// Suspects that a check has found sound: pointers to them are wrong.
+    sound: Mutex<BTreeSet<i64>>,
 }
 
 impl LogDamage {
@@ -29,6 +33,25 @@ impl LogDamage {
         if suspects.len() < SUSPECTS_MAX && !suspects.contains(&physical_offset) {
             suspects.push(physical_offset);
         }
+    }
+
+    /// Whether a place where no sound record was found may be damaged. It may be until a check has found it sound.
+    #[cold]
+    pub(crate) fn may_be_damaged(&self, physical_offset: i64) -> bool {
+        if self.sound.lock().contains(&physical_offset) {
+            return false;
+        }
+        self.suspect(physical_offset);
+        true
+    }
+
+    /// Notes that a suspect is sound.
+    pub(crate) fn acquit(&self, physical_offset: i64) {
+        let mut sound = self.sound.lock();
+        if sound.len() >= SOUND_MAX {
+            sound.clear();
+        }
+        sound.insert(physical_offset);
     }
 
     pub(crate) fn take_suspects(&self) -> Vec<i64> {

@@ -57,6 +57,16 @@ class Conflict(msgspec.Struct, frozen=True):
     """The different filters; `not subscribed` for members that do not subscribe to the topic."""
 
 
+class DamagedMessage(msgspec.Struct, frozen=True):
+    """A message that readers did not get because its record is damaged."""
+
+    topic: ShortText
+    queue_id: Count
+    queue_offset: Count
+    is_skipped: bool
+    """Readers have left it out. Otherwise they wait in front of it."""
+
+
 class BrokerReport(msgspec.Struct, frozen=True):
     """The health of a broker as it sees itself. Sums begin with its start."""
 
@@ -72,6 +82,8 @@ class BrokerReport(msgspec.Struct, frozen=True):
     permission: Count | None = None
     """The sum of the permissions to read (4) and to write (2)."""
     damaged_records: Count = 0
+    damaged: FixedRows[DamagedMessage] = ()
+    """The names of the first records that are not repaired yet."""
     set_aside: Count = 0
     """Entries of the journal that could not be applied."""
     sends_over_limit: Count = 0
