@@ -878,6 +878,18 @@ class Store:
 
         It may read the file with `from_offset` from its start, so call it on a thread.
         """
+    def scrub(self, from_offset: int, bytes_max: int) -> tuple[int, int | None, list[tuple[int, int]]] | None:
+        """Verifies about that many bytes of the confirmed log from a record or the start of a file on.
+
+        Returns where the next part begins, the CRC-32 of the bytes (None if they are damaged), and the
+        damaged ranges; None at the end of the log. It reads the disk, so call it on a thread. Raises
+        StoreFailure.
+        """
+    def name_damaged(self, from_offset: int, to_offset: int) -> None:
+        """Names the messages of a damaged range in the reports and in `damaged_messages`.
+
+        It may look into all queues, so call it on a thread. Raises StoreFailure.
+        """
     def damaged_messages(self) -> list[tuple[str, int, int, bool]]:
         """Returns the first messages that readers did not get because they are damaged: topic, queue id,
         queue offset, and whether readers have left it out."""

@@ -130,6 +130,8 @@ class Broker:
                 await self.become_master()
             else:
                 await self._join_group(undo)
+            undo.push_async_callback(self.node.scrubber.stop)
+            self.node.scrubber.start()
             self._undo = undo.pop_all()
         _log.info("broker %s is up at %s", self.options.broker.name, self.address)
 

@@ -167,6 +167,21 @@ impl Store {
         enter_infallible(py, || self.inner.damaged_ranges(from_offset, to_offset))
     }
 
+    #[allow(clippy::type_complexity, reason = "the stub names the parts")]
+    fn scrub(
+        &self,
+        py: Python<'_>,
+        from_offset: i64,
+        bytes_max: usize,
+    ) -> PyResult<Option<(i64, Option<u32>, Vec<(i64, i64)>)>> {
+        let found = enter(py, || self.inner.scrub(from_offset, bytes_max))?;
+        Ok(found.map(|found| (found.next_offset, found.checksum, found.damaged)))
+    }
+
+    fn name_damaged(&self, py: Python<'_>, from_offset: i64, to_offset: i64) -> PyResult<()> {
+        enter(py, || self.inner.name_damaged(from_offset, to_offset))
+    }
+
     fn damaged_messages(&self, py: Python<'_>) -> Vec<(String, i32, i64, bool)> {
         let messages = enter_infallible(py, || self.inner.damaged_messages());
         let shown = |message: DamagedMessage| {

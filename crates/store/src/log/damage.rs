@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use metaq_wire::layout;
 use parking_lot::Mutex;
 
 use crate::log::commit_log::CommitLog;
@@ -106,7 +107,9 @@ pub(crate) fn damaged_ranges(log: &CommitLog, from: i64, to: i64) -> Option<Vec<
             Content::Record(record) if at + record.size as i64 <= from || record.crc_matches() => {
                 Some(at + record.size as i64)
             }
-            Content::Blank if is_empty(bytes) => Some(file.end_offset()),
+            Content::Blank if is_empty(bytes.get(layout::BLANK_BYTES..).unwrap_or_default()) => {
+                Some(file.end_offset())
+            }
             _ => None,
         };
         at = next.unwrap_or_else(|| {
@@ -124,9 +127,8 @@ pub(crate) fn damaged_ranges(log: &CommitLog, from: i64, to: i64) -> Option<Vec<
     Some(damaged)
 }
 
-/// Whether a blank holds nothing behind its mark.
-fn is_empty(blank: &[u8]) -> bool {
-    let filler = blank.get(metaq_wire::layout::BLANK_BYTES..).unwrap_or_default();
+/// Whether there are only zeros, as behind the mark of a blank.
+pub(crate) fn is_empty(filler: &[u8]) -> bool {
     filler.chunks(4_096).all(|chunk| chunk.iter().fold(0, |seen, byte| seen | byte) == 0)
 }
 

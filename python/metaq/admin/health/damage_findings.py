@@ -8,7 +8,7 @@ from typing import Final
 
 from metaq.admin.health.results import Finding
 from metaq.admin.health.state import BrokerState
-from metaq.protocol.commands.health import BrokerReport, DamagedMessage
+from metaq.protocol.commands.health import BrokerReport, DamagedMessage, ScrubReport
 
 QUEUES_NAMED_MAX: Final = 5
 """Queues that a finding names; the report has all."""
@@ -16,6 +16,8 @@ QUEUES_NAMED_MAX: Final = 5
 
 def of_damage(broker: BrokerState, report: BrokerReport, since_ms: int | None) -> Iterator[Finding]:
     """Yields what an operator should know about damaged records. Sums begin at `since_ms`."""
+    if report.scrub is not None:
+        yield from _of_scrub(broker, report.scrub)
     if not report.damaged_records:
         return
     where = places_text(report.damaged)
@@ -29,6 +31,27 @@ def of_damage(broker: BrokerState, report: BrokerReport, since_ms: int | None) -
     yield Finding(
         "warning", "damaged-records", broker.name, text, "metaq cluster support-bundle", since_ms, fields
     )
+
+
+def _of_scrub(broker: BrokerState, scrub: ScrubReport) -> Iterator[Finding]:
+    status = "metaq cluster status"
+    if scrub.differs_at is not None:
+        text = (
+            f"{broker.label} has other bytes than its master at {scrub.differs_at} of its log, although both "
+            "verify."
+        )
+        fields: dict[str, str | int] = {"broker": broker.label, "at": scrub.differs_at}
+        yield Finding("critical", "log-differs", broker.name, text, status, fields=fields)
+    if scrub.fault is not None:
+        reason = scrub.fault.rstrip(".")
+        text = f"{broker.label} cannot read a part of its log: {reason}."
+        fields = {"broker": broker.label, "reason": reason}
+        yield Finding("critical", "log-unreadable", broker.name, text, status, fields=fields)
+    if scrub.unrepaired:
+        parts = "1 damaged part" if scrub.unrepaired == 1 else f"{scrub.unrepaired} damaged parts"
+        text = f"{broker.label} has {parts} in its log."
+        fields = {"broker": broker.label, "parts": scrub.unrepaired}
+        yield Finding("warning", "log-damaged", broker.name, text, status, fields=fields)
 
 
 def places_text(messages: Sequence[DamagedMessage]) -> str:

@@ -100,6 +100,7 @@ class HealthRequests:
             retention_ms=int(node.options.store.file_reserved_hours) * _HOUR_MS,
             permission=self._parts.permission(),
             damaged_records=node.store.figures().damaged_records,
+            scrub=node.scrubber.report(),
             damaged=tuple(DamagedMessage(*message) for message in node.store.damaged_messages()),
             set_aside=0 if node.journal.set_aside is None else node.journal.set_aside.count(),
             sends_over_limit=traffic.sends_over_limit,
