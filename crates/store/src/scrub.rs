@@ -60,11 +60,15 @@ impl Store {
                     piece = self.shared.piece(&file, from, size)?;
                     continue;
                 }
-                Verified::Records(size) => Scrubbed {
-                    next_offset: from + size as i64,
-                    checksum: Some(crc32fast::hash(&piece[..size])),
-                    damaged: Vec::new(),
-                },
+                Verified::Records(size) => {
+                    let records = &piece[..size];
+                    let checked = self.shared.check_entries(records);
+                    checked.unwrap_or_else(|error| {
+                        self.report(format!("queue entries cannot be read: {error}"))
+                    });
+                    let checksum = Some(crc32fast::hash(records));
+                    Scrubbed { next_offset: from + size as i64, checksum, damaged: Vec::new() }
+                }
                 Verified::Blank => self.shared.scrub_blank(&file, from)?,
                 Verified::Damaged | Verified::NeedsMore(_) => {
                     self.shared.damage_found(from, file.end_offset())

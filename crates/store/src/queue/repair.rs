@@ -68,7 +68,7 @@ impl Reader<'_> {
     }
 
     /// The entry, if its record is the right one.
-    fn sound_entry(&self, queue: &Queue, queue_offset: i64) -> Option<Entry> {
+    pub(crate) fn sound_entry(&self, queue: &Queue, queue_offset: i64) -> Option<Entry> {
         let entry = queue.entry(&self.queues.disk, queue_offset.max(0)).ok().flatten()?;
         let file = self.log.file_at(entry.physical_offset)?;
         let bytes = file.readable().get((entry.physical_offset - file.start_offset) as usize..)?;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use metaq_store::faulty_disk::{Call, FaultyDisk};
-use metaq_store::{Clock, Scrubbed, Store, StoreError, StoreSettings};
+use metaq_store::{Clock, Filter, Scrubbed, Store, StoreError, StoreSettings};
 
 use crate::support::*;
 
@@ -129,4 +129,59 @@ fn the_messages_of_a_damaged_part_get_names() {
     let named: Vec<_> = store.damaged_messages().iter().map(|one| (one.queue_id, one.queue_offset)).collect();
     assert_eq!(named, [(1, 20), (2, 20)]);
     assert_eq!(figure(&store, "damaged_records"), 2);
+}
+
+#[test]
+fn queue_entries_are_put_right_that_no_read_would_miss() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = small(directory.path());
+    let store = open(&settings);
+    for number in 0..40_u8 {
+        store.append(&record("t", 0, &[number; 50], "TAGS\u{1}a\u{2}")).unwrap();
+    }
+    confirm(&store, store.end_offset());
+    store.close().unwrap();
+    drop(store);
+    let file = |first: usize| directory.path().join(format!("consumequeue/t/0/{:020}", first * 20));
+    // A tag code, a size, an offset, and an entry of zeros.
+    flip(&file(0), 3 * 20 + 18, 0x01);
+    flip(&file(0), 5 * 20 + 10, 0x01);
+    flip(&file(16), 2 * 20 + 6, 0x10);
+    let mut bytes = fs::read(file(16)).unwrap();
+    bytes[8 * 20..9 * 20].fill(0);
+    fs::write(file(16), bytes).unwrap();
+    let store = open(&settings);
+    let tagged = Filter::Tags(vec![java_hash("a")].into());
+    let found = |store: &Store| store.get("t", 0, 0, 99, 1 << 20, &tagged).count;
+    assert_eq!(found(&store), 39, "nobody misses the record with the wrong tag code");
+    assert_eq!(damage(&scrub_all(&store, 4_000)), []);
+    assert_eq!(found(&store), 40);
+    store.close().unwrap();
+    drop(store);
+    let store = open(&settings);
+    assert_eq!(found(&store), 40, "the right entries are on the disk");
+    let repaired = figure(&store, "repaired_entries");
+    scrub_all(&store, 4_000);
+    assert_eq!(figure(&store, "repaired_entries"), repaired);
+}
+
+#[test]
+fn the_entries_of_a_topic_that_was_created_again_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&small(directory.path()));
+    for body in ["old 0", "old 1", "old 2"] {
+        send(&store, "t", 0, body.as_bytes());
+    }
+    store.delete_topic("t").unwrap();
+    for body in ["new 0", "new 1"] {
+        send(&store, "t", 0, body.as_bytes());
+    }
+    scrub_all(&store, 1 << 20);
+    assert_eq!(bodies(&store, "t", 0), [b"new 0".to_vec(), b"new 1".to_vec()]);
+    assert_eq!(figure(&store, "repaired_entries"), 0);
+}
+
+/// The hash of Java's strings, by which queues know tags.
+fn java_hash(tag: &str) -> i64 {
+    i64::from(tag.bytes().fold(0_i32, |hash, byte| hash.wrapping_mul(31).wrapping_add(i32::from(byte))))
 }
