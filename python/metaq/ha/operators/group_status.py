@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from metaq.ha.decisions.fixed import FixedView
 from metaq.ha.decisions.following import FOREIGN_LOG, may_take, next_copy_step
@@ -11,6 +12,11 @@ from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, Link, Own, Role, SeenBeat, Source, SourceState, View
 from metaq.protocol.commands.replication import GroupStatus, NodeRole, NodeStateWord, NodeStatus
 from metaq.protocol.names import MASTER_ID
+
+
+DAMAGED_FIXED_MASTER: Final = (
+    "a master with a fixed role cannot repair its log, so make a replica the master, and this node a replica"
+)
 
 
 def group_status(name: str, view: View, address: str) -> GroupStatus:
@@ -81,7 +87,8 @@ def fixed_status(name: str, view: FixedView, address: str, master_address: str) 
         return GroupStatus(name, own.epoch, MASTER_ID, min_in_sync, (), (master, replica))
     links = {link.member.id: link for link in sorted(view.links.values(), key=lambda link: link.contact_at)}
     master_state: NodeStateWord = "in sync" if own.damaged_at is None else "damaged"
-    nodes = [NodeStatus(MASTER_ID, address, "master", master_state, 0, 0, own.damaged_at)]
+    problem = "" if own.damaged_at is None else DAMAGED_FIXED_MASTER
+    nodes = [NodeStatus(MASTER_ID, address, "master", master_state, 0, 0, own.damaged_at, problem)]
     for node_id in sorted({*links, *view.replica_ids}):
         link = links.get(node_id)
         lag_bytes, lag_ms = _lag(view, link)
