@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from metaq._core import truncate_store
 from metaq.broker.options import BrokerOptions
 from metaq.broker.scrubbing.pace import ScrubSettings
-from metaq.settings import MIB
+from metaq.settings import KIB, MIB
 from tests.support.broker_cluster import broker_options, connected, started_broker
 from tests.support.waiting import run, until
 
@@ -61,5 +62,30 @@ def test_a_scrub_goes_on_after_a_restart_and_can_be_switched_off(tmp_path: Path)
         async with started_broker(options(tmp_path, 0)) as broker:
             report = broker.node.scrubber.report()
             assert (report.interval_ms, report.completed_ms) == (0, before.completed_ms)
+
+    run(scenario)
+
+
+def test_a_scrub_survives_a_truncation_and_a_change_of_role(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        slow = dataclasses.replace(options(tmp_path, 3_600), scrub=ScrubSettings(3_600, 64 * KIB))
+        async with (
+            started_broker(options(tmp_path, 0)) as broker,
+            connected(broker.address) as client,
+        ):
+            for number in range(40):
+                await client.send("orders", b"%d" % number + bytes(10_000))
+        async with started_broker(slow) as broker:
+            scrubber = broker.node.scrubber
+            await until(lambda: scrubber.record.position > 100_000)
+            assert scrubber.record.completed_ms is None
+            cut_at = broker.store.end_offset() // 8
+            offsets = [offset for offset, *_ in broker.store.queue_entries("orders", 0, 0, 40)]
+            cut_at = next(offset for offset in offsets if offset > cut_at)
+            await broker.reopen_store(lambda settings: truncate_store(settings, cut_at=cut_at))
+            await broker.become_master()
+            await until(lambda: scrubber.record.completed_ms is not None, 30)
+            report = scrubber.report()
+            assert (report.damaged, report.fault, report.percent) == (0, None, None)
 
     run(scenario)

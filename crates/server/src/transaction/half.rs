@@ -349,36 +349,9 @@ impl Transactions {
         let (half_from, done_from) = (self.begin_of(HALF_TOPIC), self.begin_of(DONE_TOPIC));
         let mut ledger = self.ledger.lock();
         ledger.begin_at(half_from, done_from);
-        let mut ended: HashSet<i64, RandomState> = HashSet::default();
         let mut past = Past::default();
         let mut firsts = Vec::new();
-        // Older ends are read too, so that a repeated request gets a true answer.
-        let records_kept = (self.settings.ended_kept / ENDS_PER_RECORD) as i64;
-        let past_from = done_from.saturating_sub(records_kept).max(self.store.min_offset(DONE_TOPIC, 0));
-        self.each_record(DONE_TOPIC, past_from, confirmed, |seen| {
-            let record = match seen {
-                Seen::Record(record) => record,
-                Seen::Damaged(queue_offset) => {
-                    // Nobody knows what it ended, so the next start must read from here on again.
-                    if queue_offset >= done_from {
-                        ledger.note_done(queue_offset, i64::MAX, 0);
-                    }
-                    return;
-                }
-            };
-            let texts = std::str::from_utf8(record.body).unwrap_or_default().split(',');
-            let queue_offsets: Vec<i64> = texts.filter_map(|text| text.trim().parse().ok()).collect();
-            past.read(record, &queue_offsets);
-            if record.queue_offset < done_from {
-                return;
-            }
-            let done = queue_offsets.into_iter().filter(|queue_offset| *queue_offset >= half_from);
-            let highest = done.inspect(|queue_offset| {
-                ended.insert(*queue_offset);
-            });
-            let highest = highest.max().unwrap_or(-1);
-            ledger.note_done(record.queue_offset, highest, 0);
-        });
+        let ended = self.read_ends(&mut ledger, (half_from, done_from), confirmed, &mut past);
         self.each_record(HALF_TOPIC, half_from, confirmed, |seen| {
             let record = match seen {
                 Seen::Record(record) => record,
@@ -415,6 +388,45 @@ impl Transactions {
         drop(ledger);
         self.store.dispatch();
         open
+    }
+
+    /// Reads the done topic. Returns the half messages from `half_from` on whose transactions have ended.
+    fn read_ends(
+        &self,
+        ledger: &mut Ledger,
+        (half_from, done_from): (i64, i64),
+        confirmed: i64,
+        past: &mut Past,
+    ) -> HashSet<i64, RandomState> {
+        let mut ended = HashSet::default();
+        // Older ends are read too, so that a repeated request gets a true answer.
+        let records_kept = (self.settings.ended_kept / ENDS_PER_RECORD) as i64;
+        let past_from = done_from.saturating_sub(records_kept).max(self.store.min_offset(DONE_TOPIC, 0));
+        self.each_record(DONE_TOPIC, past_from, confirmed, |seen| {
+            let record = match seen {
+                Seen::Record(record) => record,
+                Seen::Damaged(queue_offset) => {
+                    // Nobody knows what it ended, so the next start must read from here on again.
+                    if queue_offset >= done_from {
+                        ledger.note_done(queue_offset, i64::MAX, 0);
+                    }
+                    return;
+                }
+            };
+            let texts = std::str::from_utf8(record.body).unwrap_or_default().split(',');
+            let queue_offsets: Vec<i64> = texts.filter_map(|text| text.trim().parse().ok()).collect();
+            past.read(record, &queue_offsets);
+            if record.queue_offset < done_from {
+                return;
+            }
+            let done = queue_offsets.into_iter().filter(|queue_offset| *queue_offset >= half_from);
+            let highest = done.inspect(|queue_offset| {
+                ended.insert(*queue_offset);
+            });
+            let highest = highest.max().unwrap_or(-1);
+            ledger.note_done(record.queue_offset, highest, 0);
+        });
+        ended
     }
 
     /// The committed offset of one of the two topics, within the bounds of its queue.

@@ -3,7 +3,8 @@
 //! Reads and dispatch only name a place where they found no sound record. Housekeeping then walks to it from the start
 //! of its file, so nothing counts as damaged because of a wrong pointer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use metaq_wire::layout;
 use parking_lot::Mutex;
@@ -16,6 +17,8 @@ const KNOWN_MAX: usize = 64;
 const SUSPECTS_MAX: usize = 64;
 /// Places that were checked and are sound; more are checked again.
 const SOUND_MAX: usize = 1_024;
+/// For how long a place counts as sound after its check.
+const SOUND_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct LogDamage {
@@ -23,7 +26,7 @@ pub(crate) struct LogDamage {
     known: Mutex<BTreeMap<i64, i64>>,
     suspects: Mutex<Vec<i64>>,
     /// Suspects that a check has found sound: pointers to them are wrong.
-    sound: Mutex<BTreeSet<i64>>,
+    sound: Mutex<BTreeMap<i64, Instant>>,
 }
 
 impl LogDamage {
@@ -39,7 +42,8 @@ impl LogDamage {
     /// Whether a place where no sound record was found may be damaged. It may be until a check has found it sound.
     #[cold]
     pub(crate) fn may_be_damaged(&self, physical_offset: i64) -> bool {
-        if self.sound.lock().contains(&physical_offset) {
+        let checked = self.sound.lock().get(&physical_offset).copied();
+        if checked.is_some_and(|checked| checked.elapsed() < SOUND_FOR) {
             return false;
         }
         self.suspect(physical_offset);
@@ -52,7 +56,7 @@ impl LogDamage {
         if sound.len() >= SOUND_MAX {
             sound.clear();
         }
-        sound.insert(physical_offset);
+        sound.insert(physical_offset, Instant::now());
     }
 
     pub(crate) fn take_suspects(&self) -> Vec<i64> {

@@ -119,9 +119,12 @@ class Scrubber:
     # ---- the work
 
     async def _run(self) -> None:
-        await self._look_at_known_damage()
+        has_looked = False
         while True:
             try:
+                if not has_looked:
+                    await self._look_at_known_damage()
+                    has_looked = True
                 if not self.record.is_under_way:
                     await self._wait_until_due()
                 pause_s = await self._step()
@@ -148,7 +151,6 @@ class Scrubber:
             if wait_s <= 0:
                 break
             await asyncio.sleep(min(wait_s, IDLE_S))
-        self._store = None
         self._change(position=0, began_ms=max(self._clock.now_ms(), 0), is_under_way=True)
 
     async def _step(self) -> float:
@@ -217,7 +219,8 @@ class Scrubber:
 
     def _complete(self, store: Store) -> None:
         still = {start for start, _ in store.known_damage()}
-        self._fault = ""
+        # Nobody else may need this store any more, and the next pass begins much later.
+        self._store, self._fault = None, ""
         self._change(
             is_under_way=False,
             completed_ms=max(self._clock.now_ms(), 0),

@@ -13,7 +13,6 @@ from metaq.ha.view import Disk, Link, Own, Role, SeenBeat, Source, SourceState, 
 from metaq.protocol.commands.replication import GroupStatus, NodeRole, NodeStateWord, NodeStatus
 from metaq.protocol.names import MASTER_ID
 
-
 DAMAGED_FIXED_MASTER: Final = (
     "a master with a fixed role cannot repair its log, so make a replica the master, and this node a replica"
 )
