@@ -860,7 +860,9 @@ class Store:
         self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
     ) -> tuple[list[bytes], int, int, bool]:
         """Records by key, newest first, then the index's last store time and physical offset, and whether the
-        search ended at a limit (`query_entries_max`, `query_bytes_max`)."""
+        search ended at a limit (`query_entries_max`, `query_bytes_max`).
+
+        Raises StoreFailure if readers wait for the repair of a message that may have the key."""
     def delete_topic(self, topic: str) -> None:
         """Drops the topic's queues; its records stay in the commit log until they age out.
 
@@ -891,6 +893,21 @@ class Store:
     def uncovered_records(self, from_offset: int, to_offset: int) -> int | None:
         """Checks a part of the log like `damaged_ranges` and returns how many sound records have a checksum
         of the body alone."""
+    def scrub(self, from_offset: int, bytes_max: int) -> tuple[int, int | None, list[tuple[int, int]]] | None:
+        """Verifies about that many bytes of the confirmed log from a record or the start of a file on.
+
+        Returns where the next part begins, the CRC-32 of the bytes (None if they are damaged), and the
+        damaged ranges; None at the end of the log. It reads the disk, so call it on a thread. Raises
+        StoreFailure.
+        """
+    def name_damaged(self, from_offset: int, to_offset: int) -> None:
+        """Names the messages of a damaged range in the reports and in `damaged_messages`.
+
+        It may look into all queues, so call it on a thread. Raises StoreFailure.
+        """
+    def damaged_messages(self) -> list[tuple[str, int, int, bool]]:
+        """Returns the first messages that readers did not get because they are damaged: topic, queue id,
+        queue offset, and whether readers have left it out."""
     def known_damage(self) -> list[tuple[int, int]]:
         """Returns the damaged ranges that reads, dispatch and checks have found in the log, in order."""
     def log_bytes(self, physical_offset: int, bytes_max: int) -> bytes | None:

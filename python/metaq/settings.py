@@ -43,6 +43,9 @@ class StoreSettings:
     disk_force_clean_percent: int = 85
     disk_refuse_percent: int = 90
     delete_unconsumed: bool = False
+    damaged_messages: Literal["skip", "stop"] = "skip"
+    """Whether readers leave a damaged message out, or wait in front of it. In a group they always wait,
+    because the other nodes have it."""
     query_entries_max: int = 1_000_000
     """Entries of the key index that one query examines; an entry whose message has to be read counts as
     64."""

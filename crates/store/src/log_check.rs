@@ -2,6 +2,7 @@
 
 use metaq_wire::Record;
 
+use crate::api::DamagedMessage;
 use crate::error::StoreError;
 use crate::log::commit_log::{file_name, is_queued};
 use crate::log::damage::{Checked, check};
@@ -25,6 +26,30 @@ impl Store {
     /// The damaged ranges that reads, dispatch and checks have found in the log.
     pub fn known_damage(&self) -> Vec<(i64, i64)> {
         self.shared.log.damage.known(self.shared.log.start_offset())
+    }
+
+    /// Why a reader of the record there must wait: reads stop at damage, and the record may be damaged. None if it is
+    /// sound, deleted, or left out.
+    pub fn awaits_repair(&self, physical_offset: i64) -> Option<StoreError> {
+        let shared = &self.shared;
+        let is_here = (shared.log.start_offset()..shared.log.appended_end()).contains(&physical_offset);
+        if !is_here || shared.reader().record_at(physical_offset).is_some() {
+            return None;
+        }
+        let waits = shared.log.damage.may_be_damaged(physical_offset) && shared.settings.stop_at_damage;
+        waits.then(|| StoreError::AwaitsRepair { place: format!("commit log {physical_offset}") })
+    }
+
+    /// Messages that reads did not get because their records are damaged, in order. Those that are deleted or sound by
+    /// now are left out.
+    pub fn damaged_messages(&self) -> Vec<DamagedMessage> {
+        let log_start = self.shared.log.start_offset();
+        let mut messages = self.shared.damage.messages();
+        messages.retain(|message| {
+            let at = message.physical_offset;
+            at < 0 || (at >= log_start && self.shared.reader().record_at(at).is_none())
+        });
+        messages
     }
 
     /// Copies a part of the log into `cut/`. Returns when the copy is on the disk.
@@ -117,7 +142,11 @@ impl OpenStore {
     /// Checks the places where reads and dispatch have found no sound record.
     pub(crate) fn check_suspects(&self) {
         for place in self.log.damage.take_suspects() {
-            for (from, to) in self.check_log(place, place + 1).unwrap_or_default().damaged {
+            let Some(found) = self.check_log(place, place + 1) else { continue };
+            if found.damaged.is_empty() {
+                self.log.damage.acquit(place);
+            }
+            for (from, to) in found.damaged {
                 self.reports.add(format!("commit log: the records from {from} to {to} are damaged"));
             }
         }

@@ -1,6 +1,6 @@
 //! Reading: by queue offset, by physical offset, by store time.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,13 +8,14 @@ use bytes::Bytes;
 use metaq_wire::{Coverage, Expected, Record, layout};
 use parking_lot::Mutex;
 
-use crate::api::{Bounds, Filter, GetStatus, Got};
+use crate::api::{Bounds, DamagedMessage, Filter, GetStatus, Got};
 use crate::expression::Program;
 use crate::log::commit_log::CommitLog;
 use crate::log::gate::Reports;
 use crate::log::mapped::MappedFile;
 use crate::queue::consume_queue::Queue;
 use crate::queue::files::Entry;
+use crate::queue::repair::Searched;
 use crate::queue::table::Queues;
 use crate::recovery::log_walk::{Content, content_at};
 
@@ -24,19 +25,23 @@ const SCAN_ENTRIES_MIN: usize = 800;
 const CHUNK_ENTRIES: usize = 128;
 /// Damaged entries that are remembered, so that each is reported once.
 const DAMAGE_REMEMBERED_MAX: usize = 10_000;
+/// Damaged messages that operators see by name.
+const DAMAGE_NAMED_MAX: usize = 100;
 
 pub(crate) struct Reader<'a> {
     pub(crate) log: &'a CommitLog,
     pub(crate) queues: &'a Queues,
     pub(crate) damage: &'a Damage,
     pub(crate) reports: &'a Reports,
+    /// Reads wait in front of a damaged record.
+    pub(crate) stops: bool,
 }
 
 /// Damage that reads have found.
 #[derive(Default)]
 pub(crate) struct Damage {
     /// By queue (its serial) and queue offset.
-    seen: Mutex<HashSet<(u64, i64)>>,
+    seen: Mutex<HashMap<(u64, i64), DamagedMessage>>,
     pub(crate) count: AtomicU64,
     /// Queue entries that were corrected.
     pub(crate) repaired: AtomicU64,
@@ -101,6 +106,7 @@ impl Reader<'_> {
         let chunk_entries = count_max.clamp(1, CHUNK_ENTRIES);
         let mut entries = Vec::with_capacity(chunk_entries);
         let mut gathered = Gathered::default();
+        let mut is_stopped = false;
         'scan: while got.next_offset < scan_end.min(got.max_offset) {
             let chunk = chunk_entries.min((scan_end - got.next_offset) as usize);
             if let Err(error) = queue.read(&self.queues.disk, got.next_offset, chunk, &mut entries) {
@@ -150,6 +156,9 @@ impl Reader<'_> {
                     gathered.add(&mut got.slices, file, &entry);
                     got.count += 1;
                     got.bytes += size;
+                } else if self.must_wait(queue, got.next_offset) {
+                    is_stopped = true;
+                    break 'scan;
                 }
                 got.next_offset += 1;
                 if got.count >= count_max {
@@ -160,8 +169,20 @@ impl Reader<'_> {
         gathered.finish(&mut got.slices);
         if got.count > 0 {
             got.status = GetStatus::Found;
+        } else if is_stopped && got.next_offset == wanted.queue_offset {
+            got.status = GetStatus::Damaged;
         }
         got
+    }
+
+    /// Whether a read may not go past a queue offset for which no sound record was found.
+    #[cold]
+    fn must_wait(&self, queue: &Queue, queue_offset: i64) -> bool {
+        let is_deleted = || {
+            let min_offset = queue.min_offset(&self.queues.disk, self.log.start_offset());
+            min_offset.is_ok_and(|min_offset| queue_offset < min_offset)
+        };
+        self.stops && !self.damage.is_skipped(queue, queue_offset) && !is_deleted()
     }
 
     /// Applies the filter to the entry at `got.next_offset`.
@@ -245,16 +266,16 @@ impl Reader<'_> {
             // Deleted meanwhile, or searched for in vain before.
             return None;
         }
-        let found = self
-            .repair(queue, queue_offset)
-            .and_then(|entry| Some((entry, self.find_record(queue, queue_offset, &entry, gathered)?)));
-        if found.is_none() {
-            if !entry.is_void() {
-                self.log.damage.suspect(entry.physical_offset);
-            }
-            self.damage.note(self.reports, queue, queue_offset, entry);
+        let searched = self.repair(queue, queue_offset);
+        if let Searched::Found(entry) = searched {
+            return Some((entry, self.find_record(queue, queue_offset, &entry, gathered)?));
         }
-        found
+        if !entry.is_void() {
+            self.log.damage.suspect(entry.physical_offset);
+        }
+        let is_skipped = !self.stops || matches!(searched, Searched::Nowhere);
+        self.damage.note(self.reports, queue, queue_offset, entry, is_skipped);
+        None
     }
 
     /// The file with the entry's record, if everything about the record fits.
@@ -402,16 +423,44 @@ impl Gathered {
 impl Damage {
     fn is_known(&self, queue: &Queue, queue_offset: i64) -> bool {
         let seen = self.seen.lock();
-        seen.contains(&(queue.serial, queue_offset)) || seen.len() >= DAMAGE_REMEMBERED_MAX
+        seen.contains_key(&(queue.serial, queue_offset)) || seen.len() >= DAMAGE_REMEMBERED_MAX
+    }
+
+    fn is_skipped(&self, queue: &Queue, queue_offset: i64) -> bool {
+        self.seen.lock().get(&(queue.serial, queue_offset)).is_some_and(|message| message.is_skipped)
+    }
+
+    /// Some of the damaged messages, in order.
+    pub(crate) fn messages(&self) -> Vec<DamagedMessage> {
+        let mut messages: Vec<DamagedMessage> = self.seen.lock().values().cloned().collect();
+        messages.sort_unstable();
+        messages.truncate(DAMAGE_NAMED_MAX);
+        messages
     }
 
     /// Counts and reports a damaged record, but only once.
-    fn note(&self, reports: &Reports, queue: &Queue, queue_offset: i64, entry: &Entry) {
-        if self.seen.lock().insert((queue.serial, queue_offset)) {
+    pub(crate) fn note(
+        &self,
+        reports: &Reports,
+        queue: &Queue,
+        queue_offset: i64,
+        entry: &Entry,
+        is_skipped: bool,
+    ) {
+        let message = DamagedMessage {
+            topic: queue.topic.to_string(),
+            queue_id: queue.queue_id,
+            queue_offset,
+            physical_offset: if entry.is_void() { -1 } else { entry.physical_offset },
+            is_skipped,
+        };
+        if self.seen.lock().insert((queue.serial, queue_offset), message).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
+            let outcome =
+                if is_skipped { "not served" } else { "reads wait in front of it until it is repaired" };
             reports.add(format!(
                 "topic {}, queue {}: the record with queue offset {queue_offset} (commit log {}, {} bytes) is damaged \
-                 and not served",
+                 and {outcome}",
                 queue.topic, queue.queue_id, entry.physical_offset, entry.size
             ));
         }

@@ -40,6 +40,8 @@ pub struct StoreSettings {
     pub disk_refuse_percent: u8,
     /// Lets a full disk delete records that no group has consumed.
     pub delete_unconsumed: bool,
+    /// Reads wait in front of a damaged record, because it can be repaired, instead of leaving it out.
+    pub stop_at_damage: bool,
     /// Entries of the key index that one query examines; an entry whose record has to be read counts as 64.
     pub query_entries_max: u64,
     /// Bytes of records that one query returns. The first record comes whatever its size.
@@ -72,6 +74,7 @@ impl StoreSettings {
             disk_force_clean_percent: 85,
             disk_refuse_percent: 90,
             delete_unconsumed: false,
+            stop_at_damage: false,
             query_entries_max: 1_000_000,
             query_bytes_max: 8 * MIB as usize,
             append_wait_ms_max: 1_000,

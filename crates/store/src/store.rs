@@ -105,7 +105,13 @@ impl OpenStore {
     }
 
     pub(crate) fn reader(&self) -> Reader<'_> {
-        Reader { log: &self.log, queues: &self.queues, damage: &self.damage, reports: &self.reports }
+        Reader {
+            log: &self.log,
+            queues: &self.queues,
+            damage: &self.damage,
+            reports: &self.reports,
+            stops: self.settings.stop_at_damage,
+        }
     }
 }
 
@@ -379,6 +385,22 @@ impl Store {
         let (entries_max, bytes_max) = (settings.query_entries_max, settings.query_bytes_max);
         let query = KeyQuery { topic, key, count_max, begin_ms, end_ms, entries_max, bytes_max };
         self.shared.index.query(&self.shared.log, &query)
+    }
+
+    /// The same, but it fails where reads stop at damage and a record that may have the key is damaged.
+    pub fn query_all(
+        &self,
+        topic: &str,
+        key: &str,
+        count_max: usize,
+        begin_ms: i64,
+        end_ms: i64,
+    ) -> Result<QueryResult, StoreError> {
+        let found = self.query(topic, key, count_max, begin_ms, end_ms);
+        match found.damaged_at.filter(|_| self.shared.settings.stop_at_damage) {
+            Some(at) => Err(StoreError::AwaitsRepair { place: format!("commit log {at}") }),
+            None => Ok(found),
+        }
     }
 
     /// Deletes the topic's queues; its records stay in the commit log until retention deletes them. Appends wait

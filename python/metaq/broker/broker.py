@@ -45,7 +45,7 @@ class Broker:
         if options.replication is not None:
             options = dataclasses.replace(
                 options,
-                store=dataclasses.replace(options.store, replicated=True),
+                store=dataclasses.replace(options.store, replicated=True, damaged_messages="stop"),
                 offsets_persist_interval_s=options.replication.offsets_persist_interval_s,
                 # Decisions about the group must not wait for a name server.
                 register_wait_s=0.0,
@@ -137,6 +137,8 @@ class Broker:
                 await self.become_master()
             else:
                 await self._join_group(undo)
+            undo.push_async_callback(self.node.scrubber.stop)
+            self.node.scrubber.start()
             self._undo = undo.pop_all()
         _log.info("broker %s is up at %s", self.options.broker.name, self.address)
 

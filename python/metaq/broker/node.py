@@ -16,6 +16,7 @@ from metaq.broker.functions import Functions
 from metaq.broker.options import BrokerOptions
 from metaq.broker.replication.offset_merge import OffsetMerge
 from metaq.broker.requests.without_role import NO_ROLE
+from metaq.broker.scrubbing.scrubber import Peer, Scrubber
 from metaq.broker.state.apache_files import open_journal
 from metaq.broker.state.clients import Change, Clients, ConsumerGroup
 from metaq.broker.state.locks import Leases
@@ -54,6 +55,11 @@ class Replicated(GroupControl, Protocol):
         ...
 
     @property
+    def scrub_peer(self) -> Peer | None:
+        """The master that this node follows, if it does."""
+        ...
+
+    @property
     def kept_offsets(self) -> OffsetMerge:
         """The offsets that were committed at this node while there was no master."""
         ...
@@ -78,6 +84,7 @@ class Node:
     slow_requests: SlowRequests
     memory_trim: MemoryTrim
     started_ms: int
+    scrubber: Scrubber = field(init=False)
     pools: WorkPools = field(default_factory=WorkPools)
     switches: Switches = field(default_factory=Switches)
     leases: Leases = field(default_factory=dict)
@@ -90,6 +97,14 @@ class Node:
     """The address of /metrics and /readyz; None if this process does not serve them."""
     name_servers: list[NameServerLink] = field(default_factory=list)
     """The connections to name servers that the last role handed over to the next one."""
+
+    def __post_init__(self) -> None:
+        self.scrubber = Scrubber(self.options.scrub, self, Path(self.options.store.directory), self.clock)
+
+    @property
+    def scrub_peer(self) -> Peer | None:
+        """The master that this node follows, if it does."""
+        return None if self.group is None else self.group.scrub_peer
 
     async def wait_replicated(self) -> None:
         """Returns when the replicas that must hold the control state have all of it. Raises Refused."""

@@ -94,7 +94,7 @@ impl DelayLevels {
         }
         let got = self.store.get(SCHEDULE_TOPIC, queue_id, from, TURN_RECORDS, TURN_BYTES, &Filter::All);
         if got.status != GetStatus::Found {
-            // Deleted by retention or damaged: continue after it.
+            // Deleted by retention or left out: continue after it. In front of damage, wait for its repair.
             delivered.store(got.next_offset.max(from), SeqCst);
             return got.next_offset > from;
         }

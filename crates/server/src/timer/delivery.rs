@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use foldhash::fast::RandomState;
 use metaq_store::{
     Filter, GetStatus, Store, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerOutline, TimerPosition,
@@ -152,6 +153,8 @@ impl Timers {
 struct Run {
     log: TimerLog,
     rebuild: Option<Rebuild>,
+    /// Recalls that are due, and whose records are still to be read.
+    recalls: Vec<TimerEntry>,
     /// The log must be flushed up to here before a checkpoint is saved.
     written_end: i64,
     /// The queue has been read up to its end once.
@@ -284,6 +287,7 @@ impl Timers {
                     return Some(Run {
                         log,
                         rebuild,
+                        recalls: Vec::new(),
                         written_end: 0,
                         has_begun: false,
                         noted_idle_at: None,
@@ -325,8 +329,13 @@ impl Timers {
         mut see: impl FnMut(&Record<'_>, Waiting) -> Result<(), StoreError>,
     ) -> (i64, Result<(), StoreError>) {
         let got = self.store.get(TIMER_TOPIC, 0, from, READ_RECORDS, READ_BYTES, &Filter::All);
+        if got.status == GetStatus::Damaged {
+            // A recall may follow, so nothing later may be delivered before this is repaired.
+            let place = format!("topic {TIMER_TOPIC}, queue offset {from}");
+            return (from, Err(StoreError::AwaitsRepair { place }));
+        }
         if got.status != GetStatus::Found {
-            // Deleted or damaged, or the end.
+            // Deleted or left out, or the end.
             return (got.next_offset.max(from), Ok(()));
         }
         for slice in &got.slices {
@@ -364,7 +373,7 @@ impl Timers {
                 let due = run.log.due(now_ms, BATCH)?;
                 let late_ms = due.first().map_or(0, |first| now_ms - first.wake_ms);
                 self.behind_ms.store(late_ms, Relaxed);
-                self.note_recalls(run);
+                self.note_recalls(run)?;
                 if !due.is_empty() {
                     self.deliver(run, &due)?;
                 } else if is_at_end {
@@ -380,13 +389,25 @@ impl Timers {
         Ok(())
     }
 
-    fn note_recalls(&self, run: &mut Run) {
-        for recall in run.log.take_recalls() {
-            let stored = self.store.record_at(recall.physical_offset);
+    fn note_recalls(&self, run: &mut Run) -> Result<(), StoreError> {
+        run.recalls.extend(run.log.take_recalls());
+        while let Some(recall) = run.recalls.last() {
+            let stored = self.stored(recall.physical_offset)?;
             let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
             if let Some(waiting) = record.as_ref().and_then(Waiting::of) {
                 self.recalls.note(recall.key_hash, waiting.due_ms, recall.physical_offset);
             }
+            run.recalls.pop();
+        }
+        Ok(())
+    }
+
+    /// The record there; None if it is gone for good. Fails if it must be waited for.
+    pub(super) fn stored(&self, physical_offset: i64) -> Result<Option<Bytes>, StoreError> {
+        let stored = self.store.record_at(physical_offset);
+        match stored {
+            None => self.store.awaits_repair(physical_offset).map_or(Ok(None), Err),
+            found => Ok(found),
         }
     }
 
@@ -457,7 +478,7 @@ impl Timers {
 
     /// Delivers, recalls or stores again the message of an entry. If the store refuses, the next turn tries again.
     fn handle(&self, run: &mut Run, entry: &TimerEntry) -> Result<(), StoreError> {
-        let stored = self.store.record_at(entry.physical_offset);
+        let stored = self.stored(entry.physical_offset)?;
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == TIMER_TOPIC.as_bytes()) else {
             let at = entry.physical_offset;
@@ -472,7 +493,7 @@ impl Timers {
         if entry.is_recall {
             return Ok(());
         }
-        if self.is_recalled(&record, entry.key_hash, waiting.due_ms) {
+        if self.is_recalled(&record, entry.key_hash, waiting.due_ms)? {
             // No checkpoint may say that this is done before the recall is on the disk.
             run.written_end = run.written_end.max(self.store.end_offset());
             self.recalled.fetch_add(1, Relaxed);

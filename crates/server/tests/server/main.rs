@@ -8,6 +8,7 @@ mod apache_ha;
 mod checksums;
 mod confirmation;
 mod connection;
+mod damage;
 mod held_appends;
 mod limits;
 mod memory;

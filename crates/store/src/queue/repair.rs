@@ -19,25 +19,40 @@ const LANDMARKS_MAX: i64 = 64;
 /// The most bytes of the log that are searched while somebody waits for an answer.
 const SEARCH_BYTES_MAX: i64 = 256 << 20;
 
+/// The outcome of a search for the record of a queue offset.
+pub(crate) enum Searched {
+    Found(Entry),
+    /// The log has no such record, and what was searched is sound.
+    Nowhere,
+    /// The record may be in a damaged part of the log.
+    InDamage,
+}
+
 impl Reader<'_> {
-    /// Finds the right entry for the queue offset and writes it back; None if the log has no sound record for it.
+    /// Finds the right entry for the queue offset and writes it back.
     #[cold]
-    pub(crate) fn repair(&self, queue: &Queue, queue_offset: i64) -> Option<Entry> {
+    pub(crate) fn repair(&self, queue: &Queue, queue_offset: i64) -> Searched {
         let from = (1..=LANDMARKS_MAX)
             .find_map(|distance| self.sound_entry(queue, queue_offset - distance))
             .map_or(self.log.start_offset(), |entry| entry.end_offset());
         let to = (1..=LANDMARKS_MAX)
             .find_map(|distance| self.sound_entry(queue, queue_offset + distance))
             .map_or(self.log.progress.confirmable(), |entry| entry.physical_offset);
-        let to = to.min(from.saturating_add(SEARCH_BYTES_MAX));
-        let mut found = None;
-        walk(self.log, from, to, true, |step| {
-            if let Step::Record(record) = step {
-                found = entry_for(&record, queue, queue_offset);
+        let end = to.min(from.saturating_add(SEARCH_BYTES_MAX));
+        let (mut found, mut gap) = (None, None);
+        walk(self.log, from, end, true, |step| {
+            match step {
+                Step::Record(record) => found = entry_for(&record, queue, queue_offset),
+                Step::Gap { from, .. } => gap = gap.or(Some(from)),
             }
             found.is_none()
         });
-        let entry = found?;
+        let Some(entry) = found else {
+            if let Some(gap) = gap {
+                self.log.damage.suspect(gap);
+            }
+            return if gap.is_some() || end < to { Searched::InDamage } else { Searched::Nowhere };
+        };
         match queue.rewrite(&self.queues.disk, queue_offset, entry) {
             Ok(()) => self.reports.add(format!(
                 "topic {}, queue {}: the damaged entry {queue_offset} was repaired from the commit log",
@@ -49,11 +64,11 @@ impl Reader<'_> {
             )),
         }
         self.damage.repaired.fetch_add(1, Ordering::Relaxed);
-        Some(entry)
+        Searched::Found(entry)
     }
 
     /// The entry, if its record is the right one.
-    fn sound_entry(&self, queue: &Queue, queue_offset: i64) -> Option<Entry> {
+    pub(crate) fn sound_entry(&self, queue: &Queue, queue_offset: i64) -> Option<Entry> {
         let entry = queue.entry(&self.queues.disk, queue_offset.max(0)).ok().flatten()?;
         let file = self.log.file_at(entry.physical_offset)?;
         let bytes = file.readable().get((entry.physical_offset - file.start_offset) as usize..)?;

@@ -18,6 +18,7 @@ mod recovery;
 mod replicated_open;
 mod replication;
 mod retention;
+mod scrub;
 mod topic_deletion;
 mod truncation;
 mod visibility;

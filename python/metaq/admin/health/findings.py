@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Final
 
 from metaq.admin.health.consumption_findings import of_consumption
+from metaq.admin.health.damage_findings import of_damage
 from metaq.admin.health.results import Finding, FindingFields, Severity
 from metaq.admin.health.state import BrokerState, ClusterState
 from metaq.protocol.bodies import READ, WRITE
@@ -376,11 +377,7 @@ def _of_counters(broker: BrokerState) -> Iterator[Finding]:
         command = f"metaq cluster config set {broker.name} brokerPermission={READ | WRITE}"
         fields: FindingFields = {"broker": broker.label, "permission": report.permission}
         yield Finding("critical", "not-permitted", broker.name, text, command, fields=fields)
-    if report.damaged_records:
-        text = f"{broker.label} found {report.damaged_records:,} damaged records in its store."
-        command = "metaq cluster support-bundle"
-        fields = {"broker": broker.label, "records": report.damaged_records}
-        yield Finding("warning", "damaged-records", broker.name, text, command, since_ms, fields)
+    yield from of_damage(broker, report, since_ms)
     if report.set_aside:
         text = (
             f"{broker.label} has left out {report.set_aside:,} topics, groups or offsets that it could not "

@@ -16,6 +16,7 @@ from metaq.broker.replication.group_node import GroupNode, Roles
 from metaq.broker.replication.link_port import LinkPort
 from metaq.broker.replication.offset_merge import OffsetMerge
 from metaq.broker.replication.options import ReplicationOptions
+from metaq.broker.replication.source_link import SourceLink
 from metaq.errors import CommandError
 from metaq.ha.conducting.boot_clock import BootClock
 from metaq.ha.conducting.conductor import Conductor, Identity, SwitchRefused
@@ -117,6 +118,11 @@ class Group:
             return [member.id for member in record.in_sync] if record is not None else []
         return sorted(shown_id(member.id) for member in self.driver.required)
 
+    @property
+    def scrub_peer(self) -> SourceLink | None:
+        link = self.node.source_link
+        return link if link is not None and link.source.state is SourceState.STREAMING else None
+
     async def wait_replicated(self) -> None:
         links = self.node.links
         if links is None:
@@ -148,6 +154,7 @@ class Group:
             lambda: broker.address,
             self._clock,
         )
+        self._node.on_repair = broker.node.scrubber.note_repair
         self._undo.push_async_callback(self._node.close)
         self._port = LinkPort(options, self._node, self._node.admitted)
         self._undo.push_async_callback(self._port.stop)

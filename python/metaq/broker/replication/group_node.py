@@ -94,6 +94,8 @@ class GroupNode:
         self._serves = False
         self._relays = False
         self._fetched = asyncio.Event()
+        self.on_repair: Callable[[int], None] = lambda _: None
+        """Is called with the number of damaged ranges after each repair."""
         self.file_bytes = store_settings.commit_log_file_bytes
 
     # ---- what links and handshakes ask
@@ -129,8 +131,8 @@ class GroupNode:
         return self._link
 
     def checksum(self, from_offset: int, to_offset: int) -> int | None:
-        """Returns the checksum of a range of the log, None if it is not all there."""
-        if not 0 <= from_offset <= to_offset:
+        """Returns the checksum of a range of the log; None if it is not all there, or too much at once."""
+        if not 0 <= from_offset <= to_offset <= from_offset + VERIFY_BYTES_MAX:
             return None
         return self.store.raw_checksum(from_offset, to_offset)
 
@@ -336,6 +338,7 @@ class GroupNode:
             failure = f"the disk does not keep what was written at {damaged[0][0]}"
         if not failure:
             _log.warning("repaired its log; the folder cut has the damaged bytes of %s", list(ranges))
+            self.on_repair(len(fetched))
         link.repaired(failure)
 
     async def _rewrite(self, fetched: Sequence[SoundBytes]) -> str:

@@ -12,7 +12,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from metaq._core import LinkSocket, ReplicationFollower, ReplicationHub, Store, StoreFailure
-from metaq.broker.replication.log_repair import SoundBytes, compare_logs, fetch_sound_bytes
+from metaq.broker.replication.log_repair import (
+    SoundBytes,
+    VerifiedPiece,
+    compare_logs,
+    compare_pieces,
+    fetch_sound_bytes,
+)
 from metaq.broker.replication.options import ReplicationOptions
 from metaq.broker.replication.state_stream import StateFeed, StateIntake, StateInvalid
 from metaq.ha.epochs import History, HistoryInvalid
@@ -137,6 +143,27 @@ class SourceLink:
                 *(list(compared.own_damage), _listed(compared.peer_damage)),
             )
         self._set(replace(source, compared=replace(compared, complaint=self._repair_failed)))
+
+    async def compare_pieces(self, pieces: Sequence[VerifiedPiece]) -> int | None:
+        """Compares pieces of the log on a short connection of its own, while this one streams.
+
+        Returns the first offset at which the logs differ although both verify. Raises LinkRefused or OSError.
+        """
+        source, own = self.source, self._own
+        if source.state is not SourceState.STREAMING:
+            raise LinkRefused("this node does not follow its master")
+        log = OwnLog(source.epoch, own.history.pairs(), own.store.end_offset())
+        return await asyncio.to_thread(self._compare_pieces, log, own.store, pieces)
+
+    def _compare_pieces(self, log: OwnLog, store: Store, pieces: Sequence[VerifiedPiece]) -> int | None:
+        socket = LinkSocket.connect(self._address, self._options.handshake_timeout_ms)
+        try:
+            welcome = introduce(socket, self._own.identity, self._options.key, log)
+            if not isinstance(welcome, Welcome) or not welcome.verifies or welcome.epoch != log.epoch:
+                raise LinkRefused("the master cannot compare its log now")
+            return compare_pieces(socket, store, pieces)
+        finally:
+            socket.close()
 
     async def fetch_sound_bytes(self, ranges: Sequence[Range]) -> list[SoundBytes]:
         """Copies damaged ranges aside and returns the master's bytes for them; nothing if that fails."""

@@ -16,6 +16,10 @@ from metaq.protocol.names import MASTER_ID
 
 _PROGRESS: Final = ("", "following", "the group has no master")
 """What a node says that is on its way."""
+DAMAGED_FIXED_MASTER: Final = (
+    "a master with a fixed role cannot repair its log, so make a replica the master, and this node a replica"
+)
+
 
 
 def group_status(name: str, view: View, address: str, *, reason: str = "", same_id: str = "") -> GroupStatus:
@@ -101,7 +105,8 @@ def fixed_status(name: str, view: FixedView, address: str, master_address: str) 
         return GroupStatus(name, own.epoch, MASTER_ID, min_in_sync, (), (master, replica))
     links = {link.member.id: link for link in sorted(view.links.values(), key=lambda link: link.contact_at)}
     master_state: NodeStateWord = "in sync" if own.damaged_at is None else "damaged"
-    nodes = [NodeStatus(MASTER_ID, address, "master", master_state, 0, 0, own.damaged_at)]
+    problem = "" if own.damaged_at is None else DAMAGED_FIXED_MASTER
+    nodes = [NodeStatus(MASTER_ID, address, "master", master_state, 0, 0, own.damaged_at, problem)]
     for node_id in sorted({*links, *view.replica_ids}):
         link = links.get(node_id)
         lag_bytes, lag_ms = _lag(view, link)

@@ -16,6 +16,7 @@ from metaq.protocol.commands.health import (
     BrokerReport,
     CheckReport,
     Conflict,
+    DamagedMessage,
     DeadLetterCount,
 )
 from metaq.protocol.commands.replication import GroupStatus, NodeStatus
@@ -93,6 +94,23 @@ def test_every_finding_has_a_sentence_and_a_command() -> None:
         assert finding.text.endswith(".") and finding.text.count(". ") == 0 and finding.subject, finding
         assert finding.command.split()[0] in ("metaq", "timedatectl"), finding
     assert "h:2: no route to host." in next(f.text for f in found if f.kind == "broker-unreachable")
+
+
+def test_damaged_messages_are_named() -> None:
+    damaged = [DamagedMessage("t", 1, offset, False) for offset in (9, 4, 3, 5)]
+    damaged += [DamagedMessage("a", 0, 7, True)]
+    damaged += [DamagedMessage("z", queue_id, 0, True) for queue_id in range(5)]
+    report = replace_report(damaged_records=10, damaged=tuple(damaged))
+    (finding,) = judge(with_broker(report=report))
+    assert finding.text == (
+        "broker-a found 10 damaged records in its store: topic a, queue 0, offsets 7 (left out); "
+        "topic t, queue 1, offsets 3-5, 9 (readers wait); topic z, queue 0, offsets 0 (left out); "
+        "topic z, queue 1, offsets 0 (left out); topic z, queue 2, offsets 0 (left out); and 2 more queues."
+    )
+
+
+def replace_report(**changes: object) -> BrokerReport:
+    return msgspec.structs.replace(REPORT, **changes)
 
 
 @pytest.mark.parametrize(
