@@ -12,7 +12,8 @@ from metaq.broker import Broker
 from metaq.broker.requests import health
 from metaq.broker.requests.spaced_work import UPDATES_AT_ONCE
 from metaq.broker.state import policy
-from metaq.broker.state.clients import Clients, ConsumerGroup
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import ConsumerGroup
 from metaq.broker.state.groups import Groups
 from metaq.protocol.bodies import (
     ConsumerData,

@@ -152,6 +152,30 @@ def test_the_mode_of_a_stranger_is_its_own(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_a_pull_sees_the_heartbeat_before_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address, "member") as member,
+            connected(broker.address, "newcomer") as newcomer,
+        ):
+            for topic in ("a", "b"):
+                await make_topic(member, topic, 1)
+                await member.send(topic, topic.encode())
+            for _ in range(20):
+                for topic in ("a", "b"):
+                    await member.heartbeat("g", topic)
+                    _, records, _ = await member.pull("g", topic)
+                    assert [record.body for record in records] == [topic.encode()]
+
+            # A connection whose heartbeat is still to come sees what the group subscribes to a moment later.
+            command = PullMessage(consumer_group="g", topic="b", queue_id=0, queue_offset=0, sub_version=1)
+            while (await newcomer.connection.call(command)).code != 0:
+                await asyncio.sleep(0.01)
+
+    run(scenario)
+
+
 def queues_of(topic: str, count: int) -> list[MessageQueue]:
     return [MessageQueue("broker-a", queue_id, topic) for queue_id in range(count)]
 

@@ -232,6 +232,21 @@ def test_the_routes_go_and_come_with_the_role(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_a_new_master_counts_the_locks_of_the_journal_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            await _make_topics(broker)
+            await _lock(client, "reader")
+            locked = broker.master.state.locks._count
+            assert locked > 0
+            for epoch in (1, 2):
+                await broker.step_down()
+                await broker.become_master(epoch)
+                assert broker.master.state.locks._count == locked
+
+    run(scenario)
+
+
 def test_a_master_that_cannot_load_leaves_the_broker_without_a_role(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:

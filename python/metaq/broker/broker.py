@@ -20,7 +20,7 @@ from metaq.broker.replication.apache_start import ApacheCopy, plan_copy
 from metaq.broker.replication.group import Group
 from metaq.broker.requests.replication import ReplicationRequests
 from metaq.broker.requests.without_role import WithoutRole
-from metaq.broker.state.clients import Change, ConsumerGroup, Member
+from metaq.broker.state.consumer_group import Change, ConsumerGroup, Member
 from metaq.broker.state.runtime_switches import Switches
 from metaq.journal.journal import Entry
 from metaq.settings import StoreSettings
@@ -177,10 +177,11 @@ class Broker:
         if self.is_master:
             raise RuntimeError("this broker is a master already")
         await self.step_down()
-        node, master = self.node, Master(self.node)
+        node = self.node
         if epoch:
             # The journal has the locks of all nodes.
             node.leases.clear()
+        master = Master(node)
         # Without a role the broker hears no client, so their silence meanwhile means nothing.
         node.clients.shift_time(self.clock.now_ms() - self._stepped_down_ms)
         async with AsyncExitStack() as undo:
@@ -197,9 +198,10 @@ class Broker:
         if self.replica is not None:
             return
         await self.step_down()
-        node, replica = self.node, Replica(self.node)
-        node.journal.begin_following()
+        node = self.node
         node.leases.clear()
+        replica = Replica(node)
+        node.journal.begin_following()
         node.clients.shift_time(self.clock.now_ms() - self._stepped_down_ms)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(self.step_down)

@@ -25,7 +25,7 @@ from metaq.broker.requests.health import HealthParts, HealthRequests
 from metaq.broker.requests.open_transactions import OpenTransactions
 from metaq.broker.requests.operator_gate import OperatorGate
 from metaq.broker.state.broker_state import BrokerState
-from metaq.broker.state.clients import Change, ConsumerGroup
+from metaq.broker.state.consumer_group import Change, ConsumerGroup
 from metaq.broker.state.recall_key import load_recall_key
 from metaq.protocol import names
 from metaq.protocol.handling.process_options import ProcessOptions
@@ -108,6 +108,7 @@ class Master:
         If it fails, `stop` undoes the steps that were done.
         """
         undo, node = self._undo, self._node
+        undo.callback(self.state.policy.stop)
         if self.apache_slaves is not None:
             undo.push_async_callback(self.apache_slaves.stop)
             self.apache_slaves.start()
@@ -158,7 +159,7 @@ class Master:
 
     def consumers_changed(self, group: ConsumerGroup, change: Change) -> None:
         """Reacts to changed members or subscriptions of a group."""
-        self.state.policy.send_groups([group.name])
+        self.state.policy.members_changed(group.name)
         if change is Change.SHARES:
             self.notices.consumers_changed(group)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from metaq._core import Clock, Closed, Listener, Store
+from metaq.broker.background.closed_connections import ClosedConnections
 from metaq.broker.background.name_server_link import NameServerLink
 from metaq.broker.background.registration import Registration
 from metaq.broker.functions import Functions
@@ -18,7 +19,8 @@ from metaq.broker.replication.offset_merge import OffsetMerge
 from metaq.broker.requests.without_role import NO_ROLE
 from metaq.broker.scrubbing.scrubber import Peer, Scrubber
 from metaq.broker.state.apache_files import open_journal
-from metaq.broker.state.clients import Change, Clients, ConsumerGroup
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Change, ConsumerGroup
 from metaq.broker.state.locks import Leases
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.topics import Topics
@@ -219,8 +221,11 @@ async def open_node(
         clock, options.client_expiry_s, consumers_changed, options.clients, listener.count_group_memory
     )
 
+    closed_connections = ClosedConnections(clients)
+    undo.callback(closed_connections.stop)
+
     def forget(closed: Closed) -> None:
-        clients.remove_connection(closed.connection)
+        closed_connections.add(closed.connection)
 
     slow_requests = SlowRequests(listener, options.server.slow_request_ms)
     undo.push_async_callback(slow_requests.stop)

@@ -80,6 +80,8 @@ class BrokerOptions:
     """The messages that one address may send back; 0: no limit."""
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
     """How often the whole log is read and verified."""
+    reset_notices_bytes_max: int = 64 * MIB
+    """For all consumers of a group together: a reset of a wide topic takes up to 2 MB for each of them."""
     replication: ReplicationOptions | None = None
     """The group of the broker; None for a lone broker."""
     apache_master: str | None = None

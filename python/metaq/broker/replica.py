@@ -16,7 +16,7 @@ from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.requests.health import HealthParts, HealthRequests
 from metaq.broker.requests.operator_gate import OperatorGate
 from metaq.broker.state.broker_state import BrokerState
-from metaq.broker.state.clients import Change, ConsumerGroup
+from metaq.broker.state.consumer_group import Change, ConsumerGroup
 from metaq.journal.journal import Entry
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
@@ -158,6 +158,7 @@ class Replica:
         If it fails, `stop` undoes the steps that were done.
         """
         undo, node = self._undo, self._node
+        undo.callback(self.state.policy.stop)
         self.state.load()
         self.plane.set_permission(self.admin.permission)
         self.state.policy.send_all()
@@ -190,7 +191,7 @@ class Replica:
 
     def consumers_changed(self, group: ConsumerGroup, change: Change) -> None:
         """Reacts to changed members or subscriptions of a group."""
-        self.state.policy.send_groups([group.name])
+        self.state.policy.members_changed(group.name)
 
     async def _end_registration(self) -> None:
         await self._node.end_registration(self.registration, leaves=self._leaves)

@@ -140,6 +140,12 @@ BROKER = section(
         16 * MIB,
         "Bytes of failed messages that one address may send back per second; 0: no limit.",
     ),
+    (
+        "reset_notices_bytes_max",
+        Bytes(MIB, 16 * GIB),
+        64 * MIB,
+        "Bytes that one reset of offsets may send to the running consumers of a group.",
+    ),
     ("long_polling", Flag(), "Hold a pull that finds nothing until messages arrive."),
     (
         "slave_read",

@@ -112,6 +112,7 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         transaction_renew_s=config["transaction_renew_s"],
         operator_requests=config["operator_requests"],
         send_default=Rates(config["topic_messages_per_second"], config["topic_bytes_per_second"]),
+        reset_notices_bytes_max=config["reset_notices_bytes_max"],
         send_back_bytes_per_second=config["send_back_bytes_per_second"],
         consume_default=Rates(config["group_messages_per_second"], config["group_bytes_per_second"]),
         replication=replication_options(

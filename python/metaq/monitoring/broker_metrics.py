@@ -11,7 +11,8 @@ from metaq._core import ListenerFigures, PlaneFigures, Store, StoreFigures
 from metaq.admin.versions import version_text
 from metaq.broker.requests.heartbeats import language_name
 from metaq.broker.requests.runtime_info import earliest_ms
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.monitoring.readiness import Check, check_broker
 from metaq.monitoring.text import Page
 from metaq.protocol import names

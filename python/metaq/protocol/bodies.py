@@ -12,9 +12,11 @@ from typing import Any, ClassVar, Final, Self
 import msgspec
 
 from metaq.protocol import java_json
+from metaq.protocol.errors import ProtocolError
 from metaq.protocol.java_json import MessageQueue as MessageQueue  # bodies are full of them
 from metaq.protocol.ranges import (
     FRAME_CHARACTERS_MAX,
+    OBJECTS_MAX,
     Bits,
     Entries,
     FewEntries,
@@ -61,15 +63,22 @@ def _sequence() -> list[Any]:
     return []
 
 
-class Body(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A body of a request or of an answer."""
+class Body(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
+    """A body of a request or of an answer. No body refers to itself, not even through others, so the garbage
+    collector need not look at it: a list may have very many, and each look at them stops all threads."""
 
     tolerant_bytes_max: ClassVar[int] = java_json.TOLERANT_BYTES_MAX
     """The longest one that is read in Java's way: with nulls, and with keys that are not text."""
+    objects_max: ClassVar[int | None] = None
+    """The most objects in one of a request. They are counted by their braces before the body is read."""
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Raises ProtocolError if the body cannot be read."""
+        if cls.objects_max is not None and (objects := data.count(b"{")) > cls.objects_max:
+            raise ProtocolError(
+                f"the body has {objects} opening braces, the limit for {cls.__name__} is {cls.objects_max}"
+            )
         return java_json.decode(data, cls, tolerant_bytes_max=cls.tolerant_bytes_max)
 
     def encode(self, *, bare_integer_keys: bool = False) -> bytes:
@@ -171,6 +180,8 @@ class TopicConfig(Body):
 
 
 class TopicConfigList(Body):
+    objects_max: ClassVar[int | None] = OBJECTS_MAX
+
     topic_config_list: FewRows[TopicConfig] = always(factory=_sequence)
 
 
@@ -208,6 +219,8 @@ class SubscriptionGroupConfig(Body):
 
 
 class SubscriptionGroupList(Body):
+    objects_max: ClassVar[int | None] = OBJECTS_MAX
+
     group_config_list: FewRows[SubscriptionGroupConfig] = always(factory=_sequence)
 
 
@@ -250,6 +263,8 @@ class ProducerData(Body):
 
 
 class HeartbeatData(Body):
+    objects_max: ClassVar[int | None] = OBJECTS_MAX
+
     client_id: ShortText = msgspec.field(default_factory=lambda: "", name="clientID")
     consumer_data_set: FewRows[ConsumerData] = always(factory=_sequence)
     heartbeat_fingerprint: Int32 = always(0)
@@ -258,6 +273,8 @@ class HeartbeatData(Body):
 
 
 class CheckClientRequestBody(Body):
+    objects_max: ClassVar[int | None] = OBJECTS_MAX
+
     client_id: ShortText = always("")
     group: Name = always("")
     namespace: Name | None = None
@@ -269,6 +286,8 @@ class ConsumerList(Body):
 
 
 class LockBatchRequestBody(Body):
+    objects_max: ClassVar[int | None] = OBJECTS_MAX
+
     client_id: ShortText = always("")
     consumer_group: Name = always("")
     mq_set: FewRows[MessageQueue] = always(factory=_sequence)

@@ -25,7 +25,7 @@ second. Java writes longer ones only for tables of queues, which are answers."""
 _Value = TypeVar("_Value")
 
 
-class MessageQueue(msgspec.Struct, rename="camel", frozen=True):
+class MessageQueue(msgspec.Struct, rename="camel", frozen=True, gc=False):
     """One queue of one broker; the only object that is ever a key."""
 
     broker_name: Name = ""

@@ -21,6 +21,9 @@ FRAME_CHARACTERS_MAX: Final = 16 * 1024 * 1024
 ROWS_MAX: Final = 4 * 1024 * 1024
 """No frame holds a longer list: an entry and its comma take four bytes or more in all but senseless lists."""
 FEW_ROWS_MAX: Final = 64 * 1024
+OBJECTS_MAX: Final = 32 * 1024
+"""Objects in the body of a request with lists. A list has at most 10,000 entries, and each of them an object
+or two inside."""
 
 _T = TypeVar("_T")
 _Key = TypeVar("_Key")

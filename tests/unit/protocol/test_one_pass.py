@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from metaq.broker.functions.call import CHARACTERS_MAX, parse_call
+from metaq.broker.functions.call import CHARACTERS_MAX, parse_anew
 from metaq.broker.requests.admin import CONFIG_BYTES_MAX, parse_properties
 from metaq.broker.requests.recall import HANDLE_CHARACTERS_MAX, Handle
 from metaq.broker.sql92.errors import BadExpression
@@ -136,7 +136,7 @@ DECODERS = [
     Decoder("a handle", text_of(Handle.decode), ("a", "_", "IA", "="), bytes_max=HANDLE_CHARACTERS_MAX),
     Decoder(
         "a call",
-        text_of(parse_call.__wrapped__),
+        text_of(parse_anew),
         ("1,", "'',", "'", " ", "-", "9"),
         "f(",
         "1)",

@@ -15,11 +15,16 @@ import pytest
 import metaq.broker
 import metaq.nameserver
 import metaq.protocol
+from metaq.broker.background.subscription_inquiry import RunningSubscriptions
+from metaq.protocol import java_json
 from metaq.protocol.bodies import (
     Body,
+    CheckClientRequestBody,
     HeartbeatData,
+    LockBatchRequestBody,
     RegisterBrokerBody,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     TopicConfigList,
     always,
 )
@@ -152,3 +157,61 @@ def test_the_ends_of_a_range_are_inside_it() -> None:
 
     for number in (-(2**31), -1, 2**31 - 1):
         assert Example.decode(Example(number, "n" * 255).encode()) == Example(number, "n" * 255)
+
+
+def parts_of(kind: Any) -> Iterator[type]:
+    """The structures in a type, and whatever may hold anything."""
+    if isinstance(kind, type) and (issubclass(kind, msgspec.Struct) or kind is object):
+        yield kind
+    assert kind is not Any
+    for part in typing.get_args(kind):
+        yield from parts_of(part)
+
+
+def test_no_body_is_part_of_itself() -> None:
+    """The garbage collector does not look at bodies, so a cycle would stay in memory for ever."""
+
+    def check(kind: type[msgspec.Struct], around: tuple[type, ...]) -> None:
+        assert kind not in around
+        for hint in typing.get_type_hints(kind, include_extras=True).values():
+            if typing.get_origin(hint) is typing.ClassVar:
+                continue
+            for part in parts_of(hint):
+                assert part is not object
+                check(part, (*around, kind))
+
+    kinds = [kind for kind in sent_by_peers() if issubclass(kind, (Body, MessageQueue))]
+    assert len(kinds) > 60
+    for kind in kinds:
+        assert not kind.__struct_config__.gc
+        check(kind, ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (TopicConfigList, b'{"topicConfigList":[%s]}'),
+        (SubscriptionGroupList, b'{"groupConfigList":[%s]}'),
+        (HeartbeatData, b'{"clientID":"c","producerDataSet":[%s]}'),
+        (HeartbeatData, b'{"clientID":"c","consumerDataSet":[{"subscriptionDataSet":[%s]}]}'),
+        (LockBatchRequestBody, b'{"mqSet":[%s]}'),
+        (CheckClientRequestBody, b'{"other":[%s]}'),
+        (RunningSubscriptions, b'{"subscriptionSet":[%s]}'),
+    ],
+)
+def test_very_many_objects_are_refused_before_the_body_is_read(
+    kind: type[Body], content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    decode = java_json.decode
+
+    def noted(data: bytes, *arguments: Any, **options: Any) -> Any:
+        read.append(len(data))
+        return decode(data, *arguments, **options)
+
+    monkeypatch.setattr(java_json, "decode", noted)
+    kind.decode(content % b",".join([b"{}"] * 10_000))
+    assert len(read) == 1
+    with pytest.raises(ProtocolError, match=rf"1400\d\d\d opening braces, .* {kind.__name__} is 32768"):
+        kind.decode(content % b",".join([b"{}"] * 1_400_000))
+    assert len(read) == 1

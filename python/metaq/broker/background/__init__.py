@@ -1,7 +1,8 @@
 """Work that runs on its own: registration, rebalance notices, subscription inquiries, transaction checks, and
 the locks of clients that have vanished.
 
-Each class belongs to one master: it starts and stops with it, and a failure never ends it for good.
+Each class belongs to one master: it starts and stops with it, and a failure never ends it for good. Only
+`closed_connections` belongs to the node, because connections outlast a role.
 `housekeeping` runs whatever is due at an interval. Times come from the injected clock, so tests can move
 them.
 

@@ -78,7 +78,8 @@ class Housekeeping:
                     member.remote,
                 )
             await asyncio.sleep(0)
-        locks.forget_expired()
+        for _ in locks.forget_expired():
+            await asyncio.sleep(0)
 
     async def persist_offsets(self) -> None:
         await self._transactions.keep_offsets()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 
-from metaq.broker.state.clients import Clients, ConsumerGroup
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import ConsumerGroup
 from metaq.broker.state.groups import Groups
 from metaq.protocol.commands.clients import NotifyConsumerIdsChanged
 from metaq.protocol.handling.pump import Pump
@@ -74,7 +75,7 @@ class Notices:
             self._sent.pop(name, None)
             self._sent[name] = (now_s, doublings)
             group = self._clients.consumer_group(name)
-            for member in list(group.members.values()) if group is not None else ():
+            for member in group.present() if group is not None else ():
                 if not member.broadcasting:
                     self._pump.send_oneway(member.connection, NotifyConsumerIdsChanged(consumer_group=name))
                     sent += 1

@@ -12,10 +12,12 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
 
 from metaq._core import Clock
-from metaq.broker.state.client_limits import check_subscriptions
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.client_limits import SUBSCRIPTIONS_PER_GROUP_MAX, check_subscriptions
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.filters import Filters, size_fault
 from metaq.protocol.bodies import BROADCASTING, CLUSTERING, Body, ConsumerData, SubscriptionData, always
 from metaq.protocol.codes import ResponseCode
@@ -24,7 +26,7 @@ from metaq.protocol.commands.clients import GetConsumerRunningInfo
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.handling.body_reading import read_body
 from metaq.protocol.handling.peer_log import peer_log
-from metaq.protocol.ranges import FewRows
+from metaq.protocol.ranges import OBJECTS_MAX, FewRows
 from metaq.protocol.reply import Reply
 from metaq.work_pools import WorkPools
 
@@ -38,6 +40,8 @@ ANSWER_BYTES_MAX = 1024 * 1024
 
 class RunningSubscriptions(Body):
     """The part of ConsumerRunningInfo that matters here."""
+
+    objects_max: ClassVar[int | None] = OBJECTS_MAX
 
     subscription_set: FewRows[SubscriptionData] = always(factory=list)
 
@@ -113,7 +117,10 @@ class Inquiry:
         if len(body) <= ANSWER_BYTES_MAX:
             running = await read_body(self._pools.reading, member, body, RunningSubscriptions)
             told = running.subscription_set
-            fault = size_fault(told)
+            fault = None
+            if len(told) > SUBSCRIPTIONS_PER_GROUP_MAX:
+                fault = f"{len(told)} subscriptions, the limit is {SUBSCRIPTIONS_PER_GROUP_MAX}"
+            fault = fault or size_fault(told)
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
         return told

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from metaq._core import BrokerPlane
@@ -24,6 +26,12 @@ _log = logging.getLogger(__name__)
 
 SIGN_WAIT_S: Final = 5.25
 """A little longer than the 5 s between two commits of a Java consumer."""
+QUEUES_AT_ONCE: Final = 256
+"""Queues that are watched or freed before other work has its turn."""
+
+
+Queue = tuple[str, str, int]
+"""Group, topic and queue."""
 
 
 class VanishedOwners:
@@ -53,8 +61,10 @@ class VanishedOwners:
         before = self._waiting.pop((group, client_id), None)
         if before is not None:
             before.cancel()
-        self._plane.watch_signs([(group, topic, queue_id) for topic, queue_id in held])
-        self._waiting[group, client_id] = asyncio.create_task(self._decide(group, client_id, held))
+        parts = list(_parts(group, held))
+        # A sign from now on counts. The others are watched before the time begins.
+        self._plane.watch_signs(parts[0])
+        self._waiting[group, client_id] = asyncio.create_task(self._decide(group, client_id, held, parts))
 
     def stop(self) -> None:
         """Takes nothing away any more."""
@@ -62,22 +72,36 @@ class VanishedOwners:
             task.cancel()
         self._waiting.clear()
 
-    async def _decide(self, group: str, client_id: str, held: Held) -> None:
+    async def _decide(self, group: str, client_id: str, held: Held, parts: list[list[Queue]]) -> None:
+        for part in parts[1:]:
+            self._plane.watch_signs(part)
+            await asyncio.sleep(0)
         await asyncio.sleep(self._wait_s)
+        released = 0
+        for part in parts:
+            silent = self._plane.take_silent(part)
+            if not self._is_back(group, client_id):
+                queues = {(topic, queue_id): held[topic, queue_id] for _, topic, queue_id in silent}
+                released += self._locks.release(group, client_id, queues)
+            await asyncio.sleep(0)
         del self._waiting[group, client_id]
-        silent = self._plane.take_silent([(group, topic, queue_id) for topic, queue_id in held])
-        live = self._clients.consumer_group(group)
-        if live is not None and live.has_client(client_id):
-            return
-        released = self._locks.release(
-            group, client_id, {(topic, queue_id): held[topic, queue_id] for _, topic, queue_id in silent}
-        )
         if not released:
             return
         _log.info("client %s of group %s has vanished: %d queues are free", client_id, group, released)
+        live = self._clients.consumer_group(group)
         if live is not None:
             self._notices.consumers_changed(live)
         try:
             await self._locks.keep()
         except NotWritten as error:
             _log.error("the free queues of group %s are not written yet: %s", group, error)
+
+    def _is_back(self, group: str, client_id: str) -> bool:
+        live = self._clients.consumer_group(group)
+        return live is not None and live.has_client(client_id)
+
+
+def _parts(group: str, held: Held) -> Iterator[list[Queue]]:
+    queues = iter(held)
+    while part := [(group, topic, queue_id) for topic, queue_id in islice(queues, QUEUES_AT_ONCE)]:
+        yield part

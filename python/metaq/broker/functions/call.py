@@ -6,14 +6,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
+from metaq.broker.sql92.cache import Cache
 from metaq.broker.sql92.errors import BadExpression, bad_at
 from metaq.filters.exchange import Argument, Description
 
 CHARACTERS_MAX = 4_096
 ARGUMENTS_MAX = 64
 NAMES_TOLD_MAX = 20
+WEIGHT_MAX = 1024 * 1024
+"""The weight limit of the calls that are remembered, in characters. One client may have a sixteenth of it. A
+call takes about eight times the memory of its text."""
+CALL_WEIGHT = 64
+"""The weight of a call besides its text."""
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 TOKEN = re.compile(
@@ -46,12 +51,21 @@ class Call:
     """The position in the text at which each argument begins."""
 
 
-@lru_cache(maxsize=1_024)
-def parse_call(text: str) -> Call:
+def parse_anew(text: str) -> Call:
     """Raises BadExpression, which names the place."""
     if len(text) > CHARACTERS_MAX:
         raise BadExpression(f"the call has {len(text)} characters, the limit is {CHARACTERS_MAX}")
     return _Reader(text).call()
+
+
+def _weight(text: str, result: Call | BadExpression) -> int:
+    return CALL_WEIGHT + len(text)
+
+
+_parsed = Cache(parse_anew, _weight, WEIGHT_MAX)
+parse_call = _parsed.find
+"""The same; the calls used last are known."""
+is_parsed = _parsed.knows
 
 
 class _Reader:

@@ -84,7 +84,7 @@ def _of_groups(node: Node, plane: BrokerPlane, state: BrokerState) -> tuple[obje
         pools=node.pools,
     )
     return (
-        GroupDeletion(state.groups, plane),
+        GroupDeletion(state.groups, plane, node.pools),
         Consumption(read),
         Figures(read),
         Resets(
@@ -98,6 +98,7 @@ def _of_groups(node: Node, plane: BrokerPlane, state: BrokerState) -> tuple[obje
                 statistics=state.statistics,
                 switches=node.switches,
                 broker_name=name,
+                notices_bytes_max=node.options.reset_notices_bytes_max,
                 tell=node.pump.send_oneway,
                 pools=node.pools,
             )

@@ -14,7 +14,7 @@ from metaq.broker.node import Node
 from metaq.broker.requests.heartbeats import language_name
 from metaq.broker.requests.spaced_work import letting_others_run, sorted_in_steps
 from metaq.broker.state.broker_state import BrokerState
-from metaq.broker.state.clients import ConsumerGroup, Member
+from metaq.broker.state.consumer_group import ConsumerGroup, Member
 from metaq.monitoring.readiness import registration_fault
 from metaq.protocol import names
 from metaq.protocol.bodies import TopicConfig
@@ -244,7 +244,7 @@ class HealthRequests:
     def _connected(self) -> Iterator[tuple[ClientKind, str, Member]]:
         clients = self._parts.node.clients
         for group in clients.all_consumer_groups():
-            for member in list(group.members.values()):
+            for member in group.present():
                 yield "consumer", group.name, member
         for name in clients.producer_groups():
             for member in clients.producers(name):
@@ -257,7 +257,7 @@ def conflicts_of(group: ConsumerGroup) -> Iterator[Conflict]:
     members = 0
     wanted: dict[str, tuple[set[str], int]] = {}
     """Topic → the different filters, and how many members have one. Each subscription is looked at once."""
-    for member in letting_others_run(list(group.members.values())):
+    for member in letting_others_run(group.present()):
         # A member whose first full heartbeat is still to come has none.
         members += bool(member.subscriptions)
         for topic, entry in list(member.subscriptions.items()):

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from metaq._core import Clock
 from metaq.broker.state.broker_own import check_group
 from metaq.broker.state.client_limits import check_subscriptions
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.filters import Filters, size_fault
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.topics import Topics
@@ -52,7 +53,7 @@ HEARTBEAT_BYTES_MAX = 1024 * 1024
 CHECK_BYTES_MAX = 256 * 1024
 GROUPS_PER_CONNECTION_MAX = 1_000
 GROUPS_AT_ONCE = 32
-"""Consumer groups of a heartbeat that are taken in one turn of the event loop."""
+"""Groups of a heartbeat that are taken in one turn of the event loop."""
 
 MEMBERS_AT_ONCE = 256
 """Members of a group that are listed on the event loop. Larger lists are made on a thread."""
@@ -114,6 +115,7 @@ class Heartbeats:
 
     def _taken(self, heartbeat: HeartbeatData, request: Request) -> Response | Awaitable[Response]:
         self._check_size(heartbeat)
+        _drop_repeated(heartbeat)
         _check(heartbeat)
         new = [entry for entry in _filters(heartbeat) if not self._is_compiled(entry)]
         return self._compile_and_take(heartbeat, new, request) if new else self._take(heartbeat, request)
@@ -135,11 +137,10 @@ class Heartbeats:
         return self._filters.is_compiled(entry.expression_type, entry.sub_string)
 
     def _take(self, heartbeat: HeartbeatData, request: Request) -> Response | Awaitable[Response]:
-        self._clients.identify(request.connection, heartbeat.client_id)
-        self._check_room(heartbeat, request.connection)
         made = _Made(subscriptions_wanted=heartbeat.heartbeat_fingerprint == 0)
         steps = self._take_groups(heartbeat, request, made)
-        if len(heartbeat.consumer_data_set) > GROUPS_AT_ONCE:
+        groups = len(heartbeat.consumer_data_set) + len(heartbeat.producer_data_set)
+        if groups + self._clients.groups_to_leave(request.connection, heartbeat.client_id) > GROUPS_AT_ONCE:
             return self._take_in_steps(steps, request, made)
         for _ in steps:
             pass
@@ -165,6 +166,8 @@ class Heartbeats:
 
     def _take_groups(self, heartbeat: HeartbeatData, request: Request, made: _Made) -> Iterator[None]:
         """Takes the groups of a heartbeat; yields when other requests should have their turn."""
+        yield from self._clients.identify_in_steps(request.connection, heartbeat.client_id)
+        self._check_room(heartbeat, request.connection)
         for number, data in enumerate(heartbeat.consumer_data_set, 1):
             if number % GROUPS_AT_ONCE == 0:
                 yield
@@ -180,7 +183,9 @@ class Heartbeats:
             if self._ensure_retry_topic(group, is_ordered, request):
                 made.topics.append(names.retry_topic(data.group_name))
             made.subscriptions_wanted |= self._take_consumer(data, heartbeat, request)
-        for producer in heartbeat.producer_data_set:
+        for number, producer in enumerate(heartbeat.producer_data_set, 1):
+            if number % GROUPS_AT_ONCE == 0:
+                yield
             self._clients.put_producer(producer.group_name, self._member(heartbeat, request))
 
     def _answer(self, request: Request, made: _Made) -> Response | Awaitable[Response]:
@@ -292,7 +297,7 @@ class Heartbeats:
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
         )
-        members = list(group.members.values())
+        members = group.present()
 
         def encode() -> bytes:
             answer = BoundedAnswer(GetConsumerConnectionList)
@@ -374,6 +379,14 @@ class Heartbeats:
         groups = len(consuming) + len(producing)
         if groups > GROUPS_PER_CONNECTION_MAX:
             raise _refused(f"{groups} groups on one connection, the limit is {GROUPS_PER_CONNECTION_MAX}")
+
+
+def _drop_repeated(heartbeat: HeartbeatData) -> None:
+    """Leaves each group in the heartbeat once, as its last entry says. Clients name each group once."""
+    consumers = {data.group_name: data for data in heartbeat.consumer_data_set}
+    heartbeat.consumer_data_set = list(consumers.values())
+    producers = {data.group_name: data for data in heartbeat.producer_data_set}
+    heartbeat.producer_data_set = list(producers.values())
 
 
 def _check(heartbeat: HeartbeatData) -> None:

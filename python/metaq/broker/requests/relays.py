@@ -10,8 +10,10 @@ import msgspec
 
 from metaq._core import Store
 from metaq.broker.options import BrokerOptions
+from metaq.broker.requests.spaced_work import in_turns
 from metaq.broker.state.broker_own import readable_record
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.topics import Topics
 from metaq.protocol.bodies import GetConsumerStatusBody
@@ -33,9 +35,9 @@ from metaq.work_pools import WorkPools
 
 STATUS_BYTES_MAX = 4 * MIB
 """The answers of all clients of a group to one question."""
-MESSAGE_ID_CHARACTERS = (32, 56)
 STATUS_BYTES = 64
 """About the size of a queue in the status of a consumer."""
+MESSAGE_ID_CHARACTERS = (32, 56)
 """Lengths with an IPv4 and with an IPv6 address in front; the last 16 digits are the physical offset."""
 
 
@@ -92,7 +94,7 @@ class Relays:
         group = self._clients.consumer_group(command.group)
         asked = [
             member
-            for member in (group.members.values() if group is not None else ())
+            for member in (group.present() if group is not None else ())
             if command.client_addr in (None, "", member.client_id)
         ]
         if not asked:
@@ -102,7 +104,10 @@ class Relays:
         question = GetConsumerStatusFromClient(topic=command.topic, group=command.group)
         told = _Told()
         with self._pump.waiting_for_client(questions=len(asked)):
-            await asyncio.gather(*(self._status(member, question, told) for member in asked))
+            async with asyncio.TaskGroup() as questions:
+                async for part in in_turns(asked):
+                    for member in part:
+                        questions.create_task(self._status(member, question, told))
         if told.size_bytes > STATUS_BYTES_MAX:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -123,9 +128,10 @@ class Relays:
         """That client of the group, or the newest member if none is named."""
         group = self._clients.consumer_group(group_name)
         if group is not None:
-            if not client_id:
-                return group.members[next(reversed(group.members))]
-            member = group.find(client_id, self._clients.heard_since_ms())
+            if client_id:
+                member = group.find(client_id, self._clients.heard_since_ms())
+            else:
+                member = next(reversed(group.present()), None)
             if member is not None:
                 return member
         raise Refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 from metaq._core import BrokerPlane, Store
 from metaq.broker.requests.consumption import LINE_BYTES
 from metaq.broker.state.broker_own import check_group, check_topic
-from metaq.broker.state.clients import Clients, ConsumerGroup
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import ConsumerGroup
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.runtime_switches import Switches
@@ -32,6 +34,10 @@ _log = logging.getLogger(__name__)
 
 LOGGED_MAX = 16
 """Queues whose new offsets are in a log line."""
+NOTICE_BYTES = 512
+"""About the size of a notice to a consumer, without its queues."""
+SENT_AT_ONCE_BYTES = 256 * 1024
+"""Bytes of notices that are sent before other requests have their turn."""
 CPP = 1
 """The number of that language in a header."""
 UNDERSTOOD_SINCE = 29
@@ -54,6 +60,8 @@ class ResetParts:
     statistics: Statistics
     switches: Switches
     broker_name: str
+    notices_bytes_max: int
+    """For all consumers that one reset tells of it."""
     tell: Tell
     pools: WorkPools
 
@@ -114,8 +122,7 @@ class Resets:
         chosen = range(topic.read_queue_nums) if queue_id < 0 else (queue_id,)
         answer = BoundedAnswer(ResetConsumerOffset)
         # Counted before anything is reset: whatever is done can be answered.
-        line_bytes = LINE_BYTES + len(command.topic) + len(self._parts.broker_name)
-        answer.add(len(chosen) * line_bytes, lines=len(chosen))
+        answer.add(len(chosen) * self._line_bytes(command.topic), lines=len(chosen))
         committed = self._parts.plane.offsets_of(command.group, command.topic)
         wanted: dict[int, int] = {}
         for queue in answer.stepwise(chosen):
@@ -163,21 +170,22 @@ class Resets:
         live: ConsumerGroup | None,
         wanted: dict[int, int],
     ) -> None:
-        if live is None or not live.members:
+        members = [] if live is None else live.present()
+        if not members:
             raise Refused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"no consumer of group {command.group} is connected, so none can follow a reset",
             )
-        for member in live.members.values():
+        for member in members:
             if member.version < UNDERSTOOD_SINCE:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
                     f"client {member.client_id} is too old to follow a reset: update it",
                 )
+        self._check_notices(command, len(members), len(wanted))
         order = ResetConsumerClientOffset(
             topic=command.topic, group=command.group, timestamp=command.timestamp, is_force=command.is_force
         )
-        members = list(live.members.values())
 
         def encode() -> tuple[bytes, bytes]:
             by_queue = self._by_queue(command.topic, wanted)
@@ -185,9 +193,29 @@ class Resets:
 
         # Encoded once, however many members there are.
         mapped, listed = await self._parts.pools.look_ups.run(request, encode)
+        sent_bytes = 0
         for member in members:
-            is_listed = CPP in (request.language, member.language)
-            self._parts.tell(member.connection, order, listed if is_listed else mapped)
+            body = listed if CPP in (request.language, member.language) else mapped
+            self._parts.tell(member.connection, order, body)
+            sent_bytes += NOTICE_BYTES + len(body)
+            if sent_bytes > SENT_AT_ONCE_BYTES:
+                sent_bytes = 0
+                await asyncio.sleep(0)
+
+    def _check_notices(self, command: ResetConsumerOffset, members: int, queues: int) -> None:
+        """Raises Refused if the reset would send too much to these members."""
+        limit = self._parts.notices_bytes_max
+        size_bytes = members * (NOTICE_BYTES + queues * self._line_bytes(command.topic))
+        if size_bytes > limit:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"a reset of {queues} queues would send about {size_bytes} bytes to {members} consumers of "
+                f"group {command.group}, the limit is {limit} (reset_notices_bytes_max): reset one queue at "
+                "a time, or when fewer consumers run",
+            )
+
+    def _line_bytes(self, topic: str) -> int:
+        return LINE_BYTES + len(topic) + len(self._parts.broker_name)
 
     def _by_queue(self, topic: str, wanted: dict[int, int]) -> dict[MessageQueue, int]:
         name = self._parts.broker_name

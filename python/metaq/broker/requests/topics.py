@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from metaq._core import BrokerPlane, Store
 from metaq.broker.requests.consumption import LINE_BYTES
 from metaq.broker.requests.paging import attributes_bytes, page_of
-from metaq.broker.requests.spaced_work import in_turns
+from metaq.broker.requests.spaced_work import in_turns, letting_others_run
 from metaq.broker.state.attributes import parsed
 from metaq.broker.state.groups import Groups, check_dead_letters
+from metaq.broker.state.offset_removal import remove_offsets_of_topic
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
 from metaq.protocol.bodies import (
@@ -131,22 +133,26 @@ class TopicRequests:
     @handles(DeleteTopicInBroker)
     async def delete_topic_in_broker(self, command: DeleteTopicInBroker, request: Request) -> None:
         self._topics.check_changeable(command.topic)
-        doomed = [command.topic]
-        for group in self._plane.groups_of_topic(command.topic):
-            # A group that pops keeps one retry topic per topic, under either of two spellings.
-            for joint in ("_", "+"):
-                retry_topic = f"{names.RETRY_PREFIX}{group}{joint}{command.topic}"
-                if retry_topic in self._topics:
-                    doomed.append(retry_topic)
+        doomed = await self._apart(request, lambda: [command.topic, *self._retry_topics(command.topic)])
         for topic in doomed:
+            await self._apart(request, partial(remove_offsets_of_topic, self._plane, topic))
             self._topics.remove(topic)
             self._plane.remove_topic(topic)
+            # Only those that were committed meanwhile.
             self._plane.remove_offsets(topic=topic)
             await self._delete(topic, request)
         peer_log.write(
             _log, logging.INFO, request.remote, "topic %s deleted by %s", command.topic, request.remote
         )
         await self._topics.publish(doomed)
+
+    def _retry_topics(self, topic: str) -> Iterator[str]:
+        """A group that pops keeps one retry topic per topic, under either of two spellings."""
+        for group in letting_others_run(self._plane.groups_of_topic(topic)):
+            for joint in ("_", "+"):
+                retry_topic = f"{names.RETRY_PREFIX}{group}{joint}{topic}"
+                if retry_topic in self._topics:
+                    yield retry_topic
 
     @handles(CleanUnusedTopic)
     async def clean_unused_topic(self, command: CleanUnusedTopic, request: Request) -> None:

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from enum import Enum
-
-import msgspec
+from collections.abc import Callable, Iterator
 
 from metaq._core import Clock
-from metaq.broker.state.client_limits import ClientBudget, ClientLimits, GroupKey, Size, member_size
+from metaq.broker.state.client_limits import ClientBudget, ClientLimits, GroupKey, member_size
+from metaq.broker.state.consumer_group import Change, ConsumerGroup, Member
 from metaq.broker.state.due_connections import DueConnections
 from metaq.protocol.bodies import (
     BROADCASTING,
-    CLUSTERING,
     CONSUME_FROM_FIRST_OFFSET,
     CONSUME_FROM_LAST_OFFSET,
     CONSUME_FROM_TIMESTAMP,
     CONSUME_PASSIVELY,
     ConsumerData,
-    SubscriptionData,
 )
 
 HOLDS_ID_MS = 60_000
 """For this time after its last heartbeat, a client keeps its id against others that claim it. Clients send a
 heartbeat every 30 s."""
-VERSION_SKEW_MS = 60_000
-"""Clients number the versions of their subscriptions by their clocks. A version counts as at most this much
-newer than now, so that nobody can announce one that stays the newest."""
-GROUP_TOPICS_MAX = 2_000
-"""Topics that a group shows as subscribed to. Its members subscribe to the same ones, up to 1,000. A member
-gets the messages of its own subscriptions in any case."""
 LOOKED_AT_ONCE = 256
 """Memberships that are looked at for silence before other work has its turn."""
+REMOVED_AT_ONCE = 64
+"""Memberships of a connection that are removed before other work has its turn."""
 CONSUME_TYPES = frozenset({CONSUME_PASSIVELY, "CONSUME_ACTIVELY", "CONSUME_POP"})
 CONSUME_FROM = frozenset(
     {
@@ -46,180 +36,6 @@ CONSUME_FROM = frozenset(
         "CONSUME_FROM_MAX_OFFSET",
     }
 )
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-
-
-class Change(Enum):
-    """The effect of a heartbeat or a farewell on a group."""
-
-    NOTHING = 0
-    FILTERS = 1
-    """The data plane needs the new filters; the shares of the consumers stay."""
-    SHARES = 2
-    """Its consumers must divide the queues again."""
-
-
-@dataclass(slots=True)
-class Member:
-    """One client program in one group, on one connection."""
-
-    connection: int
-    client_id: str
-    language: int
-    version: int
-    remote: str
-    seen_ms: int
-    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    """By topic; none for a producer."""
-    announced: dict[str, int] = field(default_factory=dict)
-    """By topic, the versions that the client gave, where they are too high to count."""
-    broadcasting: bool = False
-    fingerprint: int = 0
-    """The hash that the client gave with its last full heartbeat; 0 if it gave none."""
-    size: Size | None = None
-    """The memory that is counted for it."""
-    standing: object = None
-    """Its subscriptions as the data plane keeps them."""
-
-    def version_of(self, topic: str) -> int:
-        """The version that the client gave to its subscription. Its pulls give the same one."""
-        return self.announced.get(topic, self.subscriptions[topic].sub_version)
-
-    def announced_subscriptions(self) -> dict[str, SubscriptionData]:
-        """Its subscriptions with the versions that it gave."""
-        return self.subscriptions | {
-            topic: msgspec.structs.replace(self.subscriptions[topic], sub_version=version)
-            for topic, version in self.announced.items()
-        }
-
-    def subscribe(self, entries: Iterable[SubscriptionData], known: Member | None, now_ms: int) -> None:
-        """Takes the subscriptions of a heartbeat. `known` is the same member before it."""
-        newest_ms = now_ms + VERSION_SKEW_MS
-        for entry in entries:
-            version = min(max(entry.sub_version, INT64_MIN), INT64_MAX)
-            if version > newest_ms:
-                self.announced[entry.topic] = version
-                entry = msgspec.structs.replace(entry, sub_version=newest_ms)
-                if known is not None and known.announced.get(entry.topic) == version:
-                    # The same heartbeat again changes nothing.
-                    entry.sub_version = known.subscriptions[entry.topic].sub_version
-            else:
-                self.announced.pop(entry.topic, None)
-            self.subscriptions[entry.topic] = entry
-
-    def gets_the_same(self, other: Member) -> bool:
-        """Whether the pulls of both get the same messages."""
-        return (self.broadcasting, self.announced, self.subscriptions) == (
-            other.broadcasting,
-            other.announced,
-            other.subscriptions,
-        )
-
-
-class ConsumerGroup:
-    """A group's live consumers. Each member gets messages by its own subscriptions and its own mode."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.consume_type = CONSUME_PASSIVELY
-        self.consume_from_where = CONSUME_FROM_LAST_OFFSET
-        self.members: dict[int, Member] = {}
-        """By connection."""
-        self.subscriptions: dict[str, SubscriptionData] = {}
-        """By topic, for those who ask about the group: the newest if members differ."""
-        self._subscribers: dict[str, dict[int, None]] = {}
-        """Topic → the connections of its members that subscribe to it."""
-        self._client_ids: Counter[str] = Counter()
-        self._sorted_ids: list[str] = []
-        """The same ids in order: all members ask for them at the same time."""
-        self._broadcasters = 0
-
-    @property
-    def broadcasting(self) -> bool:
-        """Whether all members are in broadcast mode."""
-        return 0 < len(self.members) == self._broadcasters
-
-    @property
-    def message_model(self) -> str:
-        return BROADCASTING if self.broadcasting else CLUSTERING
-
-    def client_ids(self) -> list[str]:
-        """Each id once, in order. Every consumer must compute the same shares from this list, and a client
-        that has just reconnected can be here twice for a moment."""
-        return list(self._sorted_ids)
-
-    def has_client(self, client_id: str) -> bool:
-        return client_id in self._client_ids
-
-    def find(self, client_id: str, heard_since_ms: int) -> Member | None:
-        """The member with this id. If several claim it, the first one that was heard since then: the later
-        ones may be impostors. If none was, the last one, which may have just reconnected."""
-        found = [member for member in self.members.values() if member.client_id == client_id]
-        heard = (member for member in found if member.seen_ms >= heard_since_ms)
-        return next(heard, found[-1] if found else None)
-
-    def put(self, member: Member) -> Change:
-        """Adds or replaces the member. The cost does not grow with the number of members."""
-        known = self.members.get(member.connection)
-        ids_before, subscriptions_before = len(self._client_ids), dict(self.subscriptions)
-        if known is not None and known.client_id != member.client_id:
-            self._count_out(known)
-        is_new_id = member.client_id not in self._client_ids
-        if known is None or known.client_id != member.client_id:
-            self._client_ids[member.client_id] += 1
-        if is_new_id:
-            insort(self._sorted_ids, member.client_id)
-        self.members[member.connection] = member
-        self._broadcasters += member.broadcasting - (known is not None and known.broadcasting)
-        for topic, subscription in member.subscriptions.items():
-            self._subscribers.setdefault(topic, {})[member.connection] = None
-            newest = self.subscriptions.get(topic)
-            if newest is None and len(self.subscriptions) >= GROUP_TOPICS_MAX:
-                continue
-            if newest is None or subscription.sub_version >= newest.sub_version:
-                self.subscriptions[topic] = subscription
-        if known is not None:
-            self._let_go(known)
-        return self._compared(is_new_id or ids_before != len(self._client_ids), subscriptions_before)
-
-    def remove(self, connection: int) -> Change:
-        known = self.members.pop(connection, None)
-        if known is None:
-            return Change.NOTHING
-        ids_before, subscriptions_before = len(self._client_ids), dict(self.subscriptions)
-        self._broadcasters -= known.broadcasting
-        self._count_out(known)
-        self._let_go(known)
-        return self._compared(ids_before != len(self._client_ids), subscriptions_before)
-
-    def _compared(self, ids_changed: bool, subscriptions_before: dict[str, SubscriptionData]) -> Change:
-        if ids_changed or subscriptions_before.keys() != self.subscriptions.keys():
-            return Change.SHARES
-        return Change.FILTERS if subscriptions_before != self.subscriptions else Change.NOTHING
-
-    def _count_out(self, member: Member) -> None:
-        self._client_ids[member.client_id] -= 1
-        if self._client_ids[member.client_id] == 0:
-            del self._client_ids[member.client_id]
-            del self._sorted_ids[bisect_left(self._sorted_ids, member.client_id)]
-
-    def _let_go(self, former: Member) -> None:
-        """Finds the next newest subscription for each topic where the former member's was the newest. The
-        cost grows with the members that subscribe to the same topic, not with all of them."""
-        successor = self.members.get(former.connection)
-        for topic, subscription in former.subscriptions.items():
-            subscribers = self._subscribers.get(topic, {})
-            if successor is None or topic not in successor.subscriptions:
-                subscribers.pop(former.connection, None)
-            if not subscribers:
-                self._subscribers.pop(topic, None)
-            if self.subscriptions.get(topic) is not subscription:
-                continue
-            others = [self.members[connection].subscriptions[topic] for connection in subscribers]
-            if others:
-                self.subscriptions[topic] = max(others, key=lambda entry: entry.sub_version)
-            else:
-                del self.subscriptions[topic]
 
 
 class Clients:
@@ -255,6 +71,8 @@ class Clients:
         """Client id → its connections that produce, oldest first, and when each of them was heard last."""
         self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
         """Connection → its consumer groups and its producer groups."""
+        self._closed: set[int] = set()
+        """Closed connections in `_groups_of`: their clients are about to be removed."""
         self._due = DueConnections()
         """The connections in `_groups_of`."""
         self._expected: Counter[int] = Counter()
@@ -271,10 +89,11 @@ class Clients:
 
     def all_producers(self) -> list[list[Member]]:
         """The producers of each group."""
-        return [list(members.values()) for members in list(self._producers.values())]
+        return [self.producers(group) for group in self.producer_groups()]
 
     def producers(self, group: str) -> list[Member]:
-        return list(self._producers.get(group, {}).values())
+        members = list(self._producers.get(group, {}).values())
+        return [member for member in members if member.connection not in self._closed]
 
     def producer_groups(self) -> list[str]:
         """In no particular order: there may be very many of them."""
@@ -288,12 +107,13 @@ class Clients:
         """The connection on which that client produces. If several claim its id, the first one that is not
         silent: the later ones may be impostors. If all are silent, the last one, which may be the client
         after it has reconnected."""
-        connections = self._producing.get(client_id)
+        producing = self._producing.get(client_id, {})
+        connections = [each for each in producing if each not in self._closed]
         if not connections:
             return None
         heard_since_ms = self.heard_since_ms()
-        heard = (each for each, seen_ms in connections.items() if seen_ms >= heard_since_ms)
-        return next(heard, next(reversed(connections)))
+        heard = (each for each in connections if producing[each] >= heard_since_ms)
+        return next(heard, connections[-1])
 
     def heard_since_ms(self) -> int:
         """A client whose last heartbeat came before this time does not keep its id against others."""
@@ -305,8 +125,16 @@ class Clients:
         return sorted(group.name for group in self.all_consumer_groups() if topic in group.subscriptions)
 
     def groups_of(self, connection: int) -> tuple[set[str], set[str]]:
-        """The consumer groups and the producer groups of a connection."""
+        """The consumer groups and the producer groups of an open connection."""
+        return (set(), set()) if connection in self._closed else self._memberships(connection)
+
+    def _memberships(self, connection: int) -> tuple[set[str], set[str]]:
         return self._groups_of.get(connection, (set(), set()))
+
+    def groups_to_leave(self, connection: int, client_id: str) -> int:
+        """How many groups the client of this connection leaves if that gives another client id."""
+        known = self._id_of.get(connection)
+        return 0 if known in (None, client_id) else sum(map(len, self._memberships(connection)))
 
     def expect(self, connection: int) -> None:
         """Notes that a heartbeat of this connection is taken later."""
@@ -324,14 +152,25 @@ class Clients:
     def identify(self, connection: int, client_id: str, *, but: str | None = None) -> None:
         """Gives the connection this client id. A client that it had before leaves all groups, but for a
         consumer group in which the caller replaces it."""
+        for _ in self.identify_in_steps(connection, client_id, but=but):
+            pass
+
+    def identify_in_steps(self, connection: int, client_id: str, *, but: str | None = None) -> Iterator[None]:
+        """The same; other work may have its turn after each step."""
         known = self._id_of.get(connection)
         self._id_of[connection] = client_id
-        if known is not None and known != client_id:
-            consumer_groups, producer_groups = self.groups_of(connection)
-            for group in consumer_groups - {but}:
-                self.remove_consumer(group, connection)
-            for group in list(producer_groups):
-                self.remove_producer(group, connection)
+        if known is None or known == client_id:
+            return
+        consumer_groups, producer_groups = self._memberships(connection)
+        left = [(True, group) for group in consumer_groups - {but}]
+        left += [(False, group) for group in producer_groups]
+        for number, (is_consumer, group) in enumerate(left, 1):
+            member = self._member(is_consumer, group, connection)
+            # Meanwhile, the connection may have joined the group by its new id.
+            if member is not None and member.client_id != client_id:
+                self._remove(is_consumer, group, connection)
+            if number % REMOVED_AT_ONCE == 0:
+                yield
 
     def check_room(self, data: ConsumerData, connection: int, remote: str) -> None:
         """Raises Refused if `put_consumer` would."""
@@ -352,7 +191,7 @@ class Clients:
         """Takes one group of a heartbeat. One without subscriptions only says that the client is alive; its
         known subscriptions stay. Raises Refused past a limit."""
         self.identify(member.connection, member.client_id, but=data.group_name)
-        group = self._consumers.get(data.group_name) or ConsumerGroup(data.group_name)
+        group = self._consumers.get(data.group_name) or ConsumerGroup(data.group_name, self._closed)
         known = group.members.get(member.connection)
         if without_subscriptions:
             member.subscriptions = known.subscriptions if known else {}
@@ -422,7 +261,7 @@ class Clients:
         change = group.remove(connection)
         if not group.members:
             del self._consumers[group_name]
-        self.groups_of(connection)[0].discard(group_name)
+        self._memberships(connection)[0].discard(group_name)
         if change is not Change.NOTHING:
             self._changed(group, change)
         self.member_changed(group_name, connection)
@@ -432,7 +271,7 @@ class Clients:
         member = members.pop(connection, None)
         if not members:
             self._producers.pop(group, None)
-        producing = self.groups_of(connection)[1]
+        producing = self._memberships(connection)[1]
         producing.discard(group)
         if member is not None:
             self._producer_members -= 1
@@ -444,18 +283,43 @@ class Clients:
                 self._producing.pop(member.client_id, None)
 
     def remove_connection(self, connection: int) -> None:
-        """Removes the client of a closed socket from every group at once."""
+        """Removes the client of a closed socket from every group."""
+        for _ in self.remove_in_steps(connection):
+            pass
+
+    def remove_in_steps(self, connection: int) -> Iterator[None]:
+        """The same; other work may have its turn after each step. From the first one on, nobody finds the
+        client any more."""
         self._expected.pop(connection, None)
-        consumer_groups, producer_groups = self.groups_of(connection)
         client_id = self._id_of.get(connection)
-        for group in list(consumer_groups):
-            self.remove_consumer(group, connection)
-            left = self._consumers.get(group)
-            if client_id is not None and (left is None or not left.has_client(client_id)):
-                self.vanished(group, client_id)
-        for group in list(producer_groups):
-            self.remove_producer(group, connection)
+        groups = self._memberships(connection)
+        removed = 0
+        while any(groups):
+            self._closed.add(connection)
+            for is_consumer, group in [(True, group) for group in groups[0]] + [
+                (False, group) for group in groups[1]
+            ]:
+                self._remove(is_consumer, group, connection)
+                left = self._consumers.get(group)
+                if is_consumer and client_id is not None and (left is None or not left.has_client(client_id)):
+                    self.vanished(group, client_id)
+                removed += 1
+                if removed % REMOVED_AT_ONCE == 0:
+                    yield
+        self._closed.discard(connection)
         self._forget(connection)
+
+    def _member(self, is_consumer: bool, group: str, connection: int) -> Member | None:
+        if not is_consumer:
+            return self._producers.get(group, {}).get(connection)
+        live = self._consumers.get(group)
+        return live.members.get(connection) if live is not None else None
+
+    def _remove(self, is_consumer: bool, group: str, connection: int) -> None:
+        if is_consumer:
+            self.remove_consumer(group, connection)
+        else:
+            self.remove_producer(group, connection)
 
     def _forget(self, connection: int) -> None:
         self._groups_of.pop(connection, None)
@@ -480,7 +344,7 @@ class Clients:
         or None."""
         while (connection := self._due.oldest(silent_since_ms)) is not None:
             yield None
-            consumer_groups, producer_groups = self.groups_of(connection)
+            consumer_groups, producer_groups = self._memberships(connection)
             for group in list(consumer_groups):
                 yield self._remove_silent(True, group, connection, silent_since_ms)
             for group in list(producer_groups):
@@ -491,22 +355,15 @@ class Clients:
         self, is_consumer: bool, group: str, connection: int, silent_since_ms: int
     ) -> Member | None:
         """Removes and returns the member, if it is silent and still there."""
-        if is_consumer:
-            live = self._consumers.get(group)
-            member = live.members.get(connection) if live is not None else None
-        else:
-            member = self._producers.get(group, {}).get(connection)
+        member = self._member(is_consumer, group, connection)
         if member is None or member.seen_ms >= silent_since_ms:
             return None
-        if is_consumer:
-            self.remove_consumer(group, connection)
-        else:
-            self.remove_producer(group, connection)
+        self._remove(is_consumer, group, connection)
         return member
 
     def _look_later(self, connection: int) -> None:
         """Looks at a connection again when its next member may be silent for too long."""
-        consumer_groups, producer_groups = self.groups_of(connection)
+        consumer_groups, producer_groups = self._memberships(connection)
         seen_ms = [self._consumers[group].members[connection].seen_ms for group in consumer_groups]
         seen_ms += [self._producers[group][connection].seen_ms for group in producer_groups]
         if seen_ms:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from metaq.broker.functions.call import Call, check_call, parse_call
+from metaq.broker.functions.call import Call, check_call, is_parsed, parse_call
 from metaq.broker.sql92 import BadExpression, compile_expression, is_compiled
 from metaq.filters.exchange import Description
 from metaq.protocol.bodies import FUNCTION, SQL92, TAG, SubscriptionData
@@ -36,18 +36,17 @@ class Filters:
     tags_max: int = 10_000
     """Tags of one subscription."""
     pool: WorkPool = field(default_factory=compilation_pool)
-    _under_way: dict[str, asyncio.Future[Program | Call | None]] = field(default_factory=dict)
-    """By expression. A consumer of many queues sends a new one with all its pulls at the same time."""
+    _under_way: dict[tuple[str, str], asyncio.Future[Program | Call | None]] = field(default_factory=dict)
+    """By type and expression. A consumer of many queues sends a new one with all its pulls at once."""
 
     def compile(self, expression_type: str, expression: str) -> Program | Call | None:
         """The compiled filter; None for tags. Raises Refused for a type that is switched off, BadExpression
         for a bad expression."""
         if is_tags(expression_type):
             return None
-        if expression_type == FUNCTION:
-            return self._call(expression)
-        if expression_type == SQL92 and expression.startswith(FUNCTION_PREFIX):
-            return self._call(expression.removeprefix(FUNCTION_PREFIX))
+        call = _call_in(expression_type, expression)
+        if call is not None:
+            return self._call(call)
         kind = ascii(expression_type[:32])[1:-1]
         if not self.property_filter:
             raise Refused(
@@ -66,18 +65,17 @@ class Filters:
         the turn of this peer."""
         if self.is_compiled(expression_type, expression):
             return self.compile(expression_type, expression)
-        result = self._under_way.get(expression)
+        key = (expression_type, expression)
+        result = self._under_way.get(key)
         if result is None:
-            result = asyncio.ensure_future(
-                self.pool.run(peer, lambda: self.compile(expression_type, expression))
-            )
-            self._under_way[expression] = result
-            result.add_done_callback(lambda done: self._ended(expression, done))
+            result = asyncio.ensure_future(self.pool.run(peer, lambda: self.compile(*key)))
+            self._under_way[key] = result
+            result.add_done_callback(lambda done: self._ended(key, done))
         # If one request is cancelled, the others still need the result.
         return await asyncio.shield(result)
 
-    def _ended(self, expression: str, result: asyncio.Future[Program | Call | None]) -> None:
-        del self._under_way[expression]
+    def _ended(self, key: tuple[str, str], result: asyncio.Future[Program | Call | None]) -> None:
+        del self._under_way[key]
         if not result.cancelled():
             result.exception()  # Nobody may be left to hear of it.
 
@@ -88,11 +86,11 @@ class Filters:
                 await self.compile_apart(peer, entry.expression_type, entry.sub_string)
 
     def is_compiled(self, expression_type: str, expression: str) -> bool:
-        """Whether `compile` takes no time: only SQL92 does."""
-        is_sql92 = (
-            expression_type == SQL92 and self.property_filter and not expression.startswith(FUNCTION_PREFIX)
-        )
-        return not is_sql92 or is_compiled(expression)
+        """Whether `compile` takes no time: only new expressions and calls do."""
+        call = _call_in(expression_type, expression)
+        if call is not None:
+            return is_parsed(call)
+        return expression_type != SQL92 or not self.property_filter or is_compiled(expression)
 
     def _call(self, text: str) -> Call:
         call = parse_call(text)
@@ -118,6 +116,15 @@ def size_fault(subscriptions: Iterable[SubscriptionData]) -> str | None:
 def carried_key(expression_type: str, expression: str) -> str:
     """The text under which the data plane keeps a filter that pulls carry, whatever its type."""
     return f"{FUNCTION_PREFIX}{expression}" if expression_type == FUNCTION else expression
+
+
+def _call_in(expression_type: str, expression: str) -> str | None:
+    """The call of a function; None if it is another filter."""
+    if expression_type == FUNCTION:
+        return expression
+    if expression_type == SQL92 and expression.startswith(FUNCTION_PREFIX):
+        return expression.removeprefix(FUNCTION_PREFIX)
+    return None
 
 
 def is_tags(expression_type: str) -> bool:

@@ -14,6 +14,7 @@ from metaq.broker.requests.paging import attributes_bytes, page_of
 from metaq.broker.requests.spaced_work import in_turns
 from metaq.broker.state.attributes import GROUP_KEYS, altered
 from metaq.broker.state.broker_own import check_group
+from metaq.broker.state.offset_removal import remove_offsets_of_group
 from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.journal.journal import Journal, Unwritten
 from metaq.protocol import names
@@ -367,15 +368,21 @@ class Groups:
 class GroupDeletion:
     """Deletes groups. It is not part of the table because the offsets of a group live in the data plane."""
 
-    def __init__(self, groups: Groups, plane: BrokerPlane) -> None:
+    def __init__(self, groups: Groups, plane: BrokerPlane, pools: WorkPools) -> None:
         self._groups = groups
         self._plane = plane
+        self._pools = pools
 
     @handles(DeleteSubscriptionGroup)
     async def delete_group(self, command: DeleteSubscriptionGroup, request: Request) -> None:
         if command.group_name in SYSTEM_GROUPS:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"group {command.group_name} is the system's own and stays"
+            )
+        with_offsets = command.clean_offset or command.remove_offset
+        if with_offsets:
+            await self._pools.administration.run(
+                request, lambda: remove_offsets_of_group(self._plane, command.group_name)
             )
         if self._groups.remove(command.group_name):
             peer_log.write(
@@ -386,7 +393,8 @@ class GroupDeletion:
                 command.group_name,
                 request.remote,
             )
-        if command.clean_offset or command.remove_offset:
+        if with_offsets:
+            # Only those that were committed meanwhile.
             self._plane.remove_offsets(group=command.group_name)
         await self._groups.publish([command.group_name])
 

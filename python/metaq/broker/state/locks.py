@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from metaq._core import Clock
 from metaq.broker.options import LEASE_MS
 from metaq.broker.state.broker_own import check_group
 from metaq.broker.state.client_limits import LockLimits
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.topics import Topics
 from metaq.journal.journal import Journal, NotWritten, Unwritten
 from metaq.protocol import names
@@ -34,7 +35,7 @@ next master gives every owner a whole one."""
 QUEUES_PER_REQUEST_MAX = 10_000
 
 QUEUES_AT_ONCE = 256
-"""Queues of a request that are locked or unlocked before other requests have their turn."""
+"""Queues that are locked, unlocked or looked at before other requests have their turn."""
 
 QueueKey = tuple[str, int]
 """Topic and queue."""
@@ -116,12 +117,14 @@ class QueueLocks:
         self._topics = topics
         self._journal = journal
         self._leases: Leases = {} if leases is None else leases
+        self._of_client: dict[tuple[str, str], dict[QueueKey, None]] = {}
+        """Group and client → the queues that it has locked."""
         self._count = 0
         self._of_connection: Counter[int] = Counter()
         self._of_host: Counter[str] = Counter()
-        for of_group in self._leases.values():
-            for lease in of_group.values():
-                self._add(lease.sender, 1)
+        for group, of_group in self._leases.items():
+            for queue_key, lease in of_group.items():
+                self._note(group, queue_key, lease)
         self._lease_ms = lease_ms
         self._replicated = replicated
         self._pools = pools or WorkPools()
@@ -226,7 +229,7 @@ class QueueLocks:
     def held_by(self, group: str, client_id: str) -> Held:
         """The queues that a client has locked, and when each lease ends."""
         leases = self._leases.get(group, {})
-        return {key: lease.ends_ms for key, lease in leases.items() if lease.client_id == client_id}
+        return {key: leases[key].ends_ms for key in self._of_client.get((group, client_id), ())}
 
     def release(self, group: str, client_id: str, held: Held) -> int:
         """Takes queues away from a client, unless it has renewed them since `held`. Returns how many."""
@@ -245,13 +248,19 @@ class QueueLocks:
         now_ms = self._clock.now_ms()
         return any(lease.ends_ms > now_ms for lease in self._leases.get(group, {}).values())
 
-    def forget_expired(self) -> None:
+    def forget_expired(self) -> Iterator[None]:
+        """Gives up leases that have ended. Other work may have its turn after each step."""
         now_ms = self._clock.now_ms()
-        for group, leases in list(self._leases.items()):
-            for queue_key, lease in list(leases.items()):
-                if lease.ends_ms <= now_ms:
+        looked_at = 0
+        for group in list(self._leases):
+            for queue_key in list(self._leases.get(group, ())):
+                lease = self._leases.get(group, {}).get(queue_key)
+                if lease is not None and lease.ends_ms <= now_ms:
                     self._drop(group, queue_key)
                     self._touch(group, queue_key)
+                looked_at += 1
+                if looked_at % QUEUES_AT_ONCE == 0:
+                    yield
 
     def shift_time(self, by_ms: int) -> None:
         """Extends all leases after the clock was set or this process did not run: nobody could renew."""
@@ -317,17 +326,28 @@ class QueueLocks:
         of_group = self._leases.setdefault(group, {})
         before = of_group.get(queue_key)
         if before is not None:
-            self._add(before.sender, -1)
+            self._forget(group, queue_key, before)
         of_group[queue_key] = lease
-        self._add(lease.sender, 1)
+        self._note(group, queue_key, lease)
 
     def _drop(self, group: str, queue_key: QueueKey) -> None:
         of_group = self._leases.get(group, {})
         lease = of_group.pop(queue_key, None)
         if lease is not None:
-            self._add(lease.sender, -1)
+            self._forget(group, queue_key, lease)
         if not of_group:
             self._leases.pop(group, None)
+
+    def _note(self, group: str, queue_key: QueueKey, lease: Lease) -> None:
+        self._of_client.setdefault((group, lease.client_id), {})[queue_key] = None
+        self._add(lease.sender, 1)
+
+    def _forget(self, group: str, queue_key: QueueKey, lease: Lease) -> None:
+        of_client = self._of_client[group, lease.client_id]
+        del of_client[queue_key]
+        if not of_client:
+            del self._of_client[group, lease.client_id]
+        self._add(lease.sender, -1)
 
     def _add(self, sender: Sender, more: int) -> None:
         self._count += more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from typing import TypeAlias, TypeVar
@@ -12,7 +13,8 @@ import msgspec
 from metaq._core import BrokerPlane, StandingSubscription, tag_codes
 from metaq.broker.functions.call import Call
 from metaq.broker.sql92 import BadExpression
-from metaq.broker.state.clients import Clients, ConsumerGroup, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import ConsumerGroup, Member
 from metaq.broker.state.filters import Filters, is_tags
 from metaq.broker.state.groups import SYSTEM_GROUPS, Groups
 from metaq.broker.state.limits import NO_LIMIT, Rates, consume_rates, send_rates
@@ -22,6 +24,13 @@ from metaq.protocol.bodies import TAG, SubscriptionData, SubscriptionGroupConfig
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
+
+GATHER_S = 0.02
+"""How long changes of the members of groups gather. However often a group changes, it is compiled once."""
+TOPICS_AT_ONCE = 2_000
+"""Topics of such groups that are compiled in one go; the groups after that wait for the next one."""
+GROUP_COSTS = 10
+"""A group counts as this many topics more than it has."""
 
 _Policy = TypeVar("_Policy", TopicPolicy, GroupPolicy)
 SubscriptionKey: TypeAlias = tuple[str, str, str, bool]
@@ -54,6 +63,9 @@ class PolicyFeed:
         """A filter is compiled when it is new, and members that want the same one share it."""
         self._members: dict[str, dict[int, list[tuple[int, StandingSubscription]]]] = {}
         """By group and connection: what the data plane has, with the version of each subscription."""
+        self._changed: dict[str, None] = {}
+        """Groups whose members have changed, the oldest change first."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def send_all(self) -> None:
         self.send_topics([topic.topic_name for topic in self._topics])
@@ -75,7 +87,43 @@ class PolicyFeed:
         if changed:
             self._plane.put_topics(changed)
 
+    def members_changed(self, group: str) -> None:
+        """Brings the topics of a group up to date in the data plane, a moment later. They matter only to
+        connections that are not members yet. A group that the data plane does not know goes down at once."""
+        if group not in self._groups_sent:
+            self.send_groups([group])
+            return
+        self._changed[group] = None
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._send_changed)
+
+    def _send_changed(self) -> None:
+        self._timer = None
+        touched: list[str] = []
+        cost = 0
+        while self._changed and cost < TOPICS_AT_ONCE:
+            name = next(iter(self._changed))
+            del self._changed[name]
+            touched.append(name)
+            live = self._clients.consumer_group(name)
+            cost += GROUP_COSTS + (len(live.subscriptions) if live is not None else 0)
+        if self._changed:
+            self._set_timer()
+        self.send_groups(touched)
+
+    def stop(self) -> None:
+        """Sends nothing any more of what has gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._changed.clear()
+
     def send_groups(self, touched: Iterable[str]) -> None:
+        """Brings these groups up to date in the data plane; deleted ones are removed. What their members have
+        changed follows when it has gathered."""
         changed: list[GroupPolicy] = []
         added: list[str] = []
         for name in touched:
@@ -91,6 +139,7 @@ class PolicyFeed:
                 self._groups.forbidden_topics(name),
                 self._consume_default,
                 known=self._groups_sent.get(name),
+                keeps_topics=name in self._changed,
             )
             if self._groups_sent.get(name) != policy:
                 if name not in self._groups_sent:
@@ -176,8 +225,10 @@ def compile_group(
     default: Rates = NO_LIMIT,
     *,
     known: GroupPolicy | None = None,
+    keeps_topics: bool = False,
 ) -> GroupPolicy:
-    """`known` is the policy that the group had. Members come and go, and seldom change its topics."""
+    """`known` is the policy that the group had. Members come and go, and seldom change its topics. With
+    `keeps_topics`, the new policy has the topics of the known one."""
     # A limit for consumers must not slow down tools.
     default = NO_LIMIT if config.group_name in SYSTEM_GROUPS else default
     rates = consume_rates(config.attributes, default)
@@ -194,7 +245,7 @@ def compile_group(
         retry_times_max=config.retry_max_times,
         forbidden_topics=tuple(forbidden_topics),
         subscriptions=known.subscriptions
-        if known is not None and _are_for(known.subscriptions, subscriptions)
+        if known is not None and (keeps_topics or _are_for(known.subscriptions, subscriptions))
         else tuple(_for_newcomers(topic) for topic in sorted(subscriptions)),
         consume_messages_per_second=rates.messages,
         consume_bytes_per_second=rates.bytes,

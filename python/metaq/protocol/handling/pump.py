@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,9 +27,9 @@ _log = logging.getLogger(__name__)
 BATCH_MAX: Final = 256
 """The most events of one turn, so that timers and other sockets get their turn."""
 DRAIN_MAX: Final = 16
-"""The most events that are taken at once. What is taken is handled, however long that takes."""
+"""The most events that are taken at once."""
 TURN_S: Final = 0.005
-"""After this time a turn ends, even if there is more."""
+"""After this time a turn ends, even if there is more. What is taken by then is handled in the next turn."""
 TASKS_MAX: Final = 1024
 TASKS_PER_CONNECTION_MAX: Final = 128
 
@@ -88,6 +89,10 @@ class Pump:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reading = False
         self._held = False
+        self._taken: deque[Request | Answer | Closed] = deque()
+        """Events that the last turn had no time for. Until they are handled, no others are taken."""
+        self._next_turn: asyncio.Handle | None = None
+        """The turn that handles them."""
 
     def start(self) -> None:
         """Begins to drain; safe to call again. The listener's owner starts and stops the listener."""
@@ -113,6 +118,8 @@ class Pump:
         self._drain()
         self._pause()
         self._loop = None
+        while self._taken:
+            self._handle(self._taken.popleft())
         self._start_queued(anyhow=True)
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=timeout)
@@ -206,26 +213,48 @@ class Pump:
         self._resume()
 
     def _resume(self) -> None:
-        if self._loop is not None and not self._reading and not self._held:
+        if self._loop is None or self._held:
+            return
+        if self._taken:
+            if self._next_turn is None:
+                self._next_turn = self._loop.call_soon(self._go_on)
+        elif not self._reading:
             self._loop.add_reader(self._listener.fileno(), self._drain)
             self._reading = True
 
     def _pause(self) -> None:
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
         if self._loop is not None and self._reading:
             self._loop.remove_reader(self._listener.fileno())
             self._reading = False
 
+    def _go_on(self) -> None:
+        self._next_turn = None
+        self._drain()
+        self._resume()
+
     def _drain(self) -> None:
         ends_at = time.monotonic() + TURN_S
-        for _ in range(BATCH_MAX // DRAIN_MAX):
-            events = self._listener.drain(DRAIN_MAX)
-            for event in events:
-                try:
-                    self._take(event)
-                except Exception:
-                    _log.exception("an event of the data plane was not handled")
-            if not events or time.monotonic() >= ends_at:
-                return
+        for _ in range(BATCH_MAX):
+            if not self._taken:
+                self._taken.extend(self._listener.drain(DRAIN_MAX))
+                if not self._taken:
+                    return
+            self._handle(self._taken.popleft())
+            if time.monotonic() >= ends_at:
+                break
+        if self._taken and self._loop is not None:
+            # The listener may have nothing more to read, so it would not start the next turn.
+            self._pause()
+            self._resume()
+
+    def _handle(self, event: Request | Answer | Closed) -> None:
+        try:
+            self._take(event)
+        except Exception:
+            _log.exception("an event of the data plane was not handled")
 
     def _take(self, event: Request | Answer | Closed) -> None:
         if isinstance(event, Request):

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from metaq.broker.background.vanished_owners import SIGN_WAIT_S, VanishedOwners
-from metaq.broker.state.clients import Clients, ConsumerGroup, Member
+from metaq.broker.background.vanished_owners import QUEUES_AT_ONCE, SIGN_WAIT_S, VanishedOwners
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import ConsumerGroup, Member
 from metaq.broker.state.locks import QueueLocks
 from metaq.protocol.bodies import ConsumerData, TopicConfig
 from metaq.protocol.java_json import MessageQueue
@@ -23,11 +24,14 @@ class FakePlane:
     def __init__(self) -> None:
         self.watched: set[tuple[str, str, int]] = set()
         self.signs: set[int] = set()
+        self.longest = 0
 
     def watch_signs(self, queues: list[tuple[str, str, int]]) -> None:
+        self.longest = max(self.longest, len(queues))
         self.watched |= set(queues)
 
     def take_silent(self, queues: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+        self.longest = max(self.longest, len(queues))
         self.watched -= set(queues)
         return [queue for queue in queues if queue[2] not in self.signs]
 
@@ -132,3 +136,23 @@ def test_only_the_last_close_counts(desk: Desk) -> None:
 
     _run(scenario)
     assert desk.free() == []
+
+
+def test_very_many_queues_are_freed_in_parts(desk: Desk, tables: Any) -> None:
+    tables.topics.put(TopicConfig(topic_name="wide", read_queue_nums=1_000, write_queue_nums=1_000))
+    wide = [MessageQueue("broker-a", queue_id, "wide") for queue_id in range(1_000)]
+    desk.locks.lock("g", "a", wide)
+    before = desk.locks._count
+
+    async def scenario() -> None:
+        nonlocal before
+        desk.clients.remove_connection(1)
+        while desk.owners._waiting:
+            await asyncio.sleep(0)
+            assert before - desk.locks._count <= QUEUES_AT_ONCE
+            before = desk.locks._count
+
+    _run(scenario)
+    assert desk.locks._count == 0 and not desk.plane.watched
+    assert desk.plane.longest <= QUEUES_AT_ONCE
+    assert desk.notified == ["g"]

@@ -9,7 +9,8 @@ import pytest
 
 from metaq._core import BrokerPlane, Listener, Store, tag_code
 from metaq.broker.requests.consumption import Consumption, ConsumptionParts
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.stats import Statistics
 from metaq.protocol.bodies import (
     ConsumeQueueLines,

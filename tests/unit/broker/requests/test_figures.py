@@ -12,7 +12,8 @@ from metaq._core import BrokerPlane, Store
 from metaq.broker.requests import figures, spaced_work
 from metaq.broker.requests.consumption import ConsumptionParts
 from metaq.broker.requests.figures import Figures
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.stats import Rates, Statistics
 from metaq.protocol.bodies import ConsumerData, SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from metaq.protocol.commands.figures import (

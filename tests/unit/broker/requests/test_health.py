@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaq.broker.requests.health import conflicts_of
-from metaq.broker.state.clients import ConsumerGroup, Member
+from metaq.broker.state.consumer_group import ConsumerGroup, Member
 from metaq.broker.state.runtime_switches import WIRE_NAMES
 from metaq.protocol.bodies import SubscriptionData
 from metaq.protocol.commands.admin import CHANGEABLE_SETTINGS

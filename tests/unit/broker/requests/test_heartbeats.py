@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from metaq.broker.requests.heartbeats import GROUPS_AT_ONCE, Heartbeats
 from metaq.broker.sql92 import program
-from metaq.broker.state.clients import Clients
+from metaq.broker.state.clients import REMOVED_AT_ONCE, Clients
 from metaq.broker.state.filters import Filters
 from metaq.protocol.bodies import (
     CheckClientRequestBody,
@@ -115,6 +115,31 @@ def test_a_first_heartbeat_makes_the_group_and_its_retry_topic(desk: Desk) -> No
     desk.beat(OLD_CLIENTS_BODY)
     assert desk.tables.published == ["billing", "%RETRY%billing"], "nothing new the second time"
     assert desk.changes == ["billing"]
+
+
+def test_a_group_that_is_repeated_counts_once_as_its_last_entry_says(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.beat(heartbeat("x", group="g"))
+    desk.changes.clear()
+    put: list[str] = []
+    take_producer = desk.clients.put_producer
+    monkeypatch.setattr(
+        desk.clients,
+        "put_producer",
+        lambda group, member: (put.append(group), take_producer(group, member)),
+    )
+    entries = [
+        ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic=topic)])
+        for topic in ["a", "b"] * 15 + ["last"]
+    ]
+    producers = [ProducerData(group_name="p")] * 31
+    beat = HeartbeatData(client_id="c", consumer_data_set=entries, producer_data_set=producers)
+    desk.beat(beat.encode())
+    group = desk.clients.consumer_group("g")
+    assert group is not None and list(group.subscriptions) == ["last"]
+    assert desk.changes == ["g"]
+    assert put == ["p"]
 
 
 def test_a_group_that_may_not_be_made_is_left_out(make_desk: Callable[..., Desk]) -> None:
@@ -516,6 +541,43 @@ def test_many_groups_of_a_heartbeat_are_taken_in_turns(desk: Desk, request_with:
 
     asyncio.run(scenario())
     assert len(desk.changes) == 1_000 and len(desk.tables.published) == 2_000
+
+
+def _many_producers(groups: int) -> bytes:
+    producers = [ProducerData(group_name=f"p{number}") for number in range(groups)]
+    return HeartbeatData(client_id="c", producer_data_set=producers).encode()
+
+
+def test_many_producer_groups_are_taken_in_turns(desk: Desk, request_with: Any) -> None:
+    async def scenario() -> None:
+        taken = asyncio.create_task(_outcome(desk, request_with(_many_producers(1_000))))
+        before = 0
+        while not taken.done():
+            await asyncio.sleep(0)
+            groups = len(desk.clients.producer_groups())
+            assert groups - before <= GROUPS_AT_ONCE
+            before = groups
+        assert before == 1_000
+
+    asyncio.run(scenario())
+
+
+def test_a_client_with_a_new_id_leaves_many_groups_in_turns(desk: Desk, request_with: Any) -> None:
+    async def scenario() -> None:
+        await _outcome(desk, request_with(_many(900)))
+        desk.changes.clear()
+        data = [ConsumerData(group_name="g899"), ConsumerData(group_name="other")]
+        beat = HeartbeatData(client_id="d", consumer_data_set=data).encode()
+        taken = asyncio.create_task(_outcome(desk, request_with(beat)))
+        before = 0
+        while not taken.done():
+            await asyncio.sleep(0)
+            assert len(desk.changes) - before <= REMOVED_AT_ONCE + len(data)
+            before = len(desk.changes)
+        assert desk.clients.groups_of(1) == ({"g899", "other"}, set())
+        assert [group.client_ids() for group in desk.clients.all_consumer_groups()] == [["d"], ["d"]]
+
+    asyncio.run(scenario())
 
 
 def test_a_client_that_leaves_meanwhile_is_no_member(desk: Desk, request_with: Any) -> None:

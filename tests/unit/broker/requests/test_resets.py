@@ -10,8 +10,10 @@ from typing import Any, cast
 import pytest
 
 from metaq._core import BrokerPlane, Listener, Store
+from metaq.broker.requests import resets
 from metaq.broker.requests.resets import CPP, ResetParts, Resets
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
@@ -20,6 +22,7 @@ from metaq.protocol.command import Command
 from metaq.protocol.commands.offsets import CloneGroupOffset, ResetConsumerOffset
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
+from metaq.settings import MIB
 from metaq.work_pools import WorkPools
 
 
@@ -64,7 +67,7 @@ class FakeOffsets:
 
 
 class Desk:
-    def __init__(self, tables: Any) -> None:
+    def __init__(self, tables: Any, notices_bytes_max: int = MIB) -> None:
         self.tables = tables
         self.plane = FakePlane()
         self.offsets = FakeOffsets()
@@ -85,6 +88,7 @@ class Desk:
                 statistics=Statistics(cast(Listener, None), store, tables.clock, "c"),
                 switches=self.switches,
                 broker_name="b",
+                notices_bytes_max=notices_bytes_max,
                 tell=lambda connection, command, body: self.told.append((connection, command, body)),
                 pools=WorkPools(),
             )
@@ -182,6 +186,40 @@ def test_a_broadcast_keeps_its_offsets_itself(desk: Desk, request_with: Any) -> 
     desk.reset(request_with(), 30)
     assert [connection for connection, _, _ in desk.told] == [1]
     assert desk.plane.table["orders@billing"] == {0: 50, 1: 5}
+
+
+def test_a_reset_that_would_send_too_much_is_refused(tables: Any, request_with: Any) -> None:
+    desk = Desk(tables, notices_bytes_max=10_000)
+    for connection in range(1, 20):
+        desk.join(connection, model="BROADCASTING")
+    with pytest.raises(Refused, match=r"to 19 consumers of group billing.*10000 \(reset_notices_bytes_max\)"):
+        desk.reset(request_with(), 30)
+    assert desk.told == []
+    for connection in range(10, 20):
+        desk.clients.remove_connection(connection)
+    desk.reset(request_with(), 30)
+    assert len(desk.told) == 9
+
+
+def test_consumers_are_told_of_a_reset_in_turns(
+    desk: Desk, request_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resets, "SENT_AT_ONCE_BYTES", 4 * resets.NOTICE_BYTES)
+    for connection in range(1, 101):
+        desk.join(connection, model="BROADCASTING")
+    command = ResetConsumerOffset(topic="orders", group="billing", is_force=True, timestamp=30)
+
+    async def scenario() -> None:
+        reset = asyncio.create_task(desk.resets.reset_consumer_offset(command, request_with()))
+        before = 0
+        while not reset.done():
+            await asyncio.sleep(0)
+            assert len(desk.told) - before <= 5
+            before = len(desk.told)
+        await reset
+
+    asyncio.run(scenario())
+    assert [connection for connection, _, _ in desk.told] == list(range(1, 101))
 
 
 def clone(desk: Desk, request: Any, **fields: Any) -> None:

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 
 from metaq._core import Clock
 from metaq.broker.state.client_limits import MEMBER_BYTES, ClientLimits, Size
-from metaq.broker.state.clients import (
-    GROUP_TOPICS_MAX,
-    HOLDS_ID_MS,
-    LOOKED_AT_ONCE,
-    Change,
-    Clients,
-    ConsumerGroup,
-    Member,
-)
+from metaq.broker.state.clients import HOLDS_ID_MS, LOOKED_AT_ONCE, Clients
+from metaq.broker.state.consumer_group import GROUP_TOPICS_MAX, Change, ConsumerGroup, Member
 from metaq.protocol.bodies import ConsumerData, SubscriptionData
 from metaq.protocol.errors import Refused
 

@@ -7,10 +7,13 @@ import os
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from metaq.broker.state.client_limits import LockLimits
-from metaq.broker.state.clients import Clients, ConsumerGroup, Member
-from metaq.broker.state.locks import LEASE_MS, QueueLocks, Sender
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import ConsumerGroup, Member
+from metaq.broker.state.locks import LEASE_MS, QUEUES_AT_ONCE, QueueLocks, Sender
 from metaq.protocol.bodies import ConsumerData, LockBatchRequestBody, LockBatchResponseBody, TopicConfig
 from metaq.protocol.commands.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.errors import Refused
@@ -54,8 +57,25 @@ def test_a_lease_ends_unless_it_is_renewed(locks: QueueLocks, tables: Any) -> No
     assert locks.has_lease("g")
     tables.clock.advance_ms(LEASE_MS)
     assert not locks.has_lease("g")
-    locks.forget_expired()
+    assert list(locks.forget_expired()) == []
     assert locks._leases == {}
+
+
+def test_many_expired_leases_are_given_up_in_steps(locks: QueueLocks, tables: Any) -> None:
+    tables.topics.put(TopicConfig(topic_name="wide", read_queue_nums=500, write_queue_nums=500))
+    wide = [MessageQueue("broker-a", queue_id, "wide") for queue_id in range(500)]
+    locks.lock("g", "a", wide)
+    locks.lock("h", "a", wide)
+    tables.clock.advance_ms(LEASE_MS)
+    before = locks._count
+    for step, _ in enumerate(locks.forget_expired()):
+        assert before - locks._count <= QUEUES_AT_ONCE
+        if step == 0:
+            # Renewed, or given to others, between two steps.
+            locks.lock("g", "a", wide[-10:])
+            locks.unlock("h", "a", wide[:200])
+        before = locks._count
+    assert locks._count == 10 and set(locks._leases) == {"g"}
 
 
 def test_a_queue_that_is_not_here_is_not_granted(locks: QueueLocks) -> None:
@@ -111,6 +131,61 @@ def test_the_next_master_knows_the_owners_and_gives_them_a_whole_lease(
     assert following.lock("g", "b", ALL) == ALL[:1]
     tables.clock.advance_ms(LEASE_MS)
     assert following.lock("g", "b", ALL) == ALL
+
+
+class NotWalked(dict[Any, Any]):
+    """A table that is too long to be looked at as a whole."""
+
+    def _walk(self, *arguments: object) -> Any:
+        raise AssertionError("every lease of the group is looked at")
+
+    items = values = keys = __iter__ = _walk
+
+
+def test_the_leases_of_a_client_cost_nothing_for_those_of_others(locks: QueueLocks) -> None:
+    locks.lock("g", "a", ALL[:3])
+    locks.lock("g", "b", ALL[3:])
+    locks._leases["g"] = NotWalked(locks._leases["g"])
+    assert locks.held_by("g", "nobody") == {}
+    assert set(locks.held_by("g", "a")) == {("orders", 0), ("orders", 1), ("orders", 2)}
+    assert set(locks.held_by("g", "b")) == {("orders", 3)}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["lock", "unlock", "release", "follow", "give up", "wait"]),
+            st.sampled_from(["a", "b"]),
+            st.integers(0, 3),
+        ),
+        max_size=40,
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_the_leases_of_each_client_agree_with_those_of_the_group(
+    tables: Any, events: list[tuple[str, str, int]]
+) -> None:
+    tables.topics.put(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4))
+    locks = QueueLocks(tables.clock, tables.topics, tables.journal)
+    for what, client_id, number in events:
+        if what == "lock":
+            locks.lock("g", client_id, ALL[number:])
+        elif what == "unlock":
+            locks.unlock("g", client_id, ALL[number:])
+        elif what == "release":
+            locks.release("g", client_id, locks.held_by("g", client_id))
+        elif what == "follow":
+            locks.follow(f"g@orders@{number}", client_id.encode())
+        elif what == "give up":
+            locks.follow(f"g@orders@{number}", None)
+        else:
+            tables.clock.advance_ms(LEASE_MS // 2)
+        leases = locks._leases.get("g", {})
+        for each in ("a", "b"):
+            held = {key: lease.ends_ms for key, lease in leases.items() if lease.client_id == each}
+            assert locks.held_by("g", each) == held
+        again = QueueLocks(tables.clock, tables.topics, tables.journal, locks._leases)
+        assert (again._of_client, again._count) == (locks._of_client, locks._count)
 
 
 def test_a_full_disk_keeps_nobody_from_reading(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -9,11 +10,13 @@ import pytest
 
 from metaq._core import BrokerPlane, StandingSubscription, tag_code
 from metaq.broker.state import policy
-from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.consumer_group import Member
 from metaq.broker.state.filters import Filters
 from metaq.broker.state.policy import PolicyFeed, compile_subscription
 from metaq.protocol.bodies import ConsumerData, SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
+from tests.support.waiting import until
 
 
 class FakePlane:
@@ -24,6 +27,7 @@ class FakePlane:
         self.groups: dict[str, GroupPolicy] = {}
         self.members: dict[tuple[str, int], list[tuple[int, StandingSubscription]]] = {}
         self.calls = 0
+        self.groups_in_call: list[list[str]] = []
 
     def put_topics(self, topics: Sequence[TopicPolicy]) -> None:
         self.calls += 1
@@ -36,6 +40,7 @@ class FakePlane:
     def put_groups(self, groups: Sequence[GroupPolicy]) -> None:
         self.calls += 1
         self.groups |= {group.name: group for group in groups}
+        self.groups_in_call.append([group.name for group in groups])
 
     def remove_group(self, name: str) -> None:
         self.calls += 1
@@ -153,6 +158,91 @@ def test_members_that_come_and_go_cost_nothing_for_the_topics_of_their_group(
     clients.remove_connection(1)
     feed.send_groups(["g"])
     assert [known.topic for known in plane.groups["g"].subscriptions] == ["v"]
+
+
+def subscribe(clients: Clients, group: str, connection: int, topics: Sequence[str]) -> None:
+    data = ConsumerData(
+        group_name=group, subscription_data_set=[SubscriptionData(topic=topic) for topic in topics]
+    )
+    clients.put_consumer(data, Member(connection, f"c{connection}", 0, 513, "h:1", 0))
+
+
+def sent_topics(plane: FakePlane, group: str) -> list[str]:
+    return [known.topic for known in plane.groups[group].subscriptions]
+
+
+def test_changes_of_members_gather(
+    feed: PolicyFeed, plane: FakePlane, tables: Any, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients._changed = lambda group, change: feed.members_changed(group.name)
+    tables.groups.put(SubscriptionGroupConfig(group_name="g"))
+    made: list[str] = []
+
+    def noted(topic: str) -> SubscriptionPolicy:
+        made.append(topic)
+        return SubscriptionPolicy(topic, -1)
+
+    monkeypatch.setattr(policy, "_for_newcomers", noted)
+
+    async def scenario() -> None:
+        subscribe(clients, "g", 1, ["t"])
+        assert sent_topics(plane, "g") == ["t"], "a new group goes down at once"
+        made.clear()
+        for _ in range(50):
+            subscribe(clients, "g", 2, ["u"])
+            # Whatever the group shows, the member has its own subscriptions at once.
+            assert len(plane.members["g", 2]) == 1
+            subscribe(clients, "g", 2, ["u", "v"])
+            assert len(plane.members["g", 2]) == 2
+            # A change of the rules goes down at once, and does not compile the topics.
+            tables.groups.put(SubscriptionGroupConfig(group_name="g", consume_enable=False))
+            feed.send_groups(["g"])
+            assert not plane.groups["g"].consume_enabled
+        assert made == []
+        await until(lambda: sent_topics(plane, "g") == ["t", "u", "v"])
+        assert made == ["t", "u", "v"]
+
+    asyncio.run(scenario())
+
+
+def test_many_changed_groups_go_down_in_parts(
+    feed: PolicyFeed, plane: FakePlane, tables: Any, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients._changed = lambda group, change: feed.members_changed(group.name)
+    monkeypatch.setattr(policy, "TOPICS_AT_ONCE", 2 * (policy.GROUP_COSTS + 3))
+    names = [f"g{number}" for number in range(7)]
+    for name in names:
+        tables.groups.put(SubscriptionGroupConfig(group_name=name))
+
+    async def scenario() -> None:
+        for name in names:
+            subscribe(clients, name, 1, ["t"])
+        plane.groups_in_call.clear()
+        for name in names:
+            subscribe(clients, name, 1, ["t", "u", "v"])
+        await until(lambda: all(sent_topics(plane, name) == ["t", "u", "v"] for name in names))
+        assert plane.groups_in_call == [["g0", "g1"], ["g2", "g3"], ["g4", "g5"], ["g6"]]
+
+    asyncio.run(scenario())
+
+
+def test_a_feed_that_has_stopped_sends_nothing_more(
+    feed: PolicyFeed, plane: FakePlane, tables: Any, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "GATHER_S", 0.0)
+    tables.groups.put(SubscriptionGroupConfig(group_name="g"))
+    feed.send_groups(["g"])
+
+    async def scenario() -> None:
+        subscribe(clients, "g", 1, ["t"])
+        feed.members_changed("g")
+        feed.stop()
+        before = plane.calls
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert plane.calls == before
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
