@@ -55,6 +55,11 @@ class RegisterWatch:
         """Overwrites the record, as the restore of a backup does."""
         self._etcd.call("/v3/kv/put", {"key": encoded(KEY), "value": value})
 
+    def forget(self) -> None:
+        """Believes the next version, whatever its revision: the register was replaced by another."""
+        with self._lock:
+            self.last = Group()
+
     def masters(self) -> dict[int, set[int]]:
         """Returns the masters of each epoch."""
         with self._lock:

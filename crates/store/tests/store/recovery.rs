@@ -228,6 +228,28 @@ fn one_missing_queue_is_noticed_and_rebuilt() {
 }
 
 #[test]
+fn a_queue_whose_only_file_is_missing_after_a_kill_is_rebuilt() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = small(directory.path());
+    let store = open(&settings);
+    for number in 0..20 {
+        send(&store, "t", 0, numbered(number).as_bytes());
+        send(&store, "u", number as i32 % 4, b"u");
+    }
+    store.close().unwrap();
+    drop(store);
+    // As after a kill: nobody says that the files are complete.
+    fs::write(directory.path().join("abort"), b"").unwrap();
+    for file in fs::read_dir(directory.path().join("consumequeue/u/2")).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    let store = open(&settings);
+    assert_eq!(numbers(&store).len(), 20);
+    assert_eq!(bodies(&store, "u", 2).len(), 5);
+    assert_eq!(bodies(&store, "u", 3).len(), 5);
+}
+
+#[test]
 fn a_bound_that_another_store_may_have_overtaken_is_not_believed() {
     let directory = tempfile::tempdir().unwrap();
     let settings = small(directory.path());

@@ -1,0 +1,53 @@
+"""`python -m bench.soak --damage`: seeded damage to the files of one node of a group, hundreds of times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count, islice
+from pathlib import Path
+
+from tests.faults.disks import loop_disks_work
+from tests.faults.replication.damage import plan
+from tests.faults.replication.damage.apache_world import ApacheWorld, can_be_compared
+from tests.faults.replication.damage.known import why_open
+from tests.faults.replication.damage.series import Series
+from tests.faults.replication.damage.summary import table
+
+TRIALS = 500
+
+
+def run_damage(
+    home: Path, trials: int | None, seed: int | None, apache: int, say: Callable[[str], None]
+) -> int:
+    """Runs trials from a seed on and prints their figures; a seed alone runs that trial again. Returns the
+    exit code: 1 if a trial failed whose damage is not listed in `KNOWN_OPEN`."""
+    first = seed or 0
+    wanted = trials or (TRIALS if seed is None else 1)
+    power = loop_disks_work(home)
+    if not power:
+        say("no trial takes power away: that needs root, loop devices and mkfs.ext4")
+    drawn = [(number, plan.draw(number)) for number in range(first, first + wanted)]
+    drawn = [one for one in drawn if power or one[1].moment != plan.POWER]
+    # Groups on disks that can lose their power are slower to start, so their trials come together.
+    drawn.sort(key=lambda one: one[1].moment == plan.POWER)
+    with Series(home / "trials", say) as series:
+        outcomes = series.run_all(drawn)
+    print(*table(outcomes), sep="\n")
+    failed = [outcome for outcome in outcomes if outcome.findings]
+    new = [outcome for outcome in failed if not why_open(outcome.damage)]
+    print(
+        f"{len(failed)} of {len(outcomes)} trials failed, {len(new)} of them with damage that must not hurt"
+    )
+    print(*(outcome.report() for outcome in new), sep="\n")
+    if apache:
+        _run_apache(home, apache, first, say)
+    return 1 if new else 0
+
+
+def _run_apache(home: Path, trials: int, first: int, say: Callable[[str], None]) -> None:
+    """Makes trials with Apache's brokers and its controller. Their losses are counted and fail nothing."""
+    drawn = ((number, plan.draw(number)) for number in count(first))
+    chosen = islice((one for one in drawn if can_be_compared(one[1])), trials)
+    with Series(home / "apache", say, ApacheWorld) as series:
+        outcomes = series.run_all(chosen)
+    print(*table(outcomes, "Apache RocketMQ 5.5.0"), sep="\n")
