@@ -135,7 +135,7 @@ impl OpenStore {
     /// Checks a place again as every other check does, and returns the damage that begins there. A scrub goes on behind
     /// it.
     fn damage_found(&self, from: i64, fallback: i64) -> Scrubbed {
-        let damaged = self.check_log(from, from + 1).unwrap_or_default();
+        let damaged = self.check_log(from, from + 1).unwrap_or_default().damaged;
         let next_offset = damaged.iter().map(|range| range.1).max().filter(|next| *next > from);
         Scrubbed { next_offset: next_offset.unwrap_or(fallback), checksum: None, damaged }
     }
