@@ -12,7 +12,7 @@ from metaq.ha.view import Disk, Link, Own, RegisterView, Role, SeenBeat, SendGat
 
 NOW = 1000.0
 ONE, TWO, THREE = Member(1, "a"), Member(2, "b"), Member(3, "c")
-RECORD = GroupRecord(epoch=5, master=1, in_sync=(ONE, TWO, THREE), min_in_sync=2)
+RECORD = GroupRecord(epoch=5, master=1, in_sync=(ONE, TWO, THREE), min_in_sync=2, voters=(ONE, TWO, THREE))
 HISTORY = History.of([(1, 0), (5, 50)])
 
 

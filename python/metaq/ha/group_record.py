@@ -131,7 +131,8 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             epoch=self.epoch if epoch is None else epoch,
             master=self.master if master is None else master,
             in_sync=self.in_sync if in_sync is None else tuple(sorted(in_sync)),
-            voters=tuple(sorted(self.electorate)),
+            # Records of older brokers have no voters, and protect from nothing until they get some.
+            voters=tuple(sorted(self.voters)),
             version=self.version + 1,
         )
 

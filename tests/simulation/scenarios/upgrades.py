@@ -16,6 +16,11 @@ def _upgrade(world: World, host: Host) -> None:
     host.start()
 
 
+def _two_go_on(world: World) -> None:
+    oks = world.oks
+    world.run_until(lambda: world.oks > oks + 5, 20, "two of three nodes go on")
+
+
 def _whole(world: World) -> None:
     world.run_until(lambda: len(world.in_sync()) == len(world.hosts), 30, "everybody is in sync")
 
@@ -38,6 +43,20 @@ def rolling_upgrade(world: World) -> None:
     record = world.record()
     expect(record is not None and record.version > 0, "now records have versions")
     dead.start()
+
+
+@scenario(0, old=True)
+def random_kills_during_an_upgrade(world: World) -> None:
+    """The master dies just when a node that was upgraded has joined or is about to."""
+    for host in world.shuffle():
+        _upgrade(world, host)
+        world.run_until(lambda: world.master() is not None, 15, "the group has a master")
+        world.run(world.rng.random() * world.rng.choice((0.05, 0.5, 3)))
+        dead = master_of(world)
+        dead.kill()
+        _two_go_on(world)
+        dead.is_old = False
+        dead.start()
 
 
 @scenario(0, nodes=5, old=True, settings=HaSettings(min_in_sync=3))

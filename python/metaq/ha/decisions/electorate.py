@@ -95,6 +95,9 @@ def change_set(
         return None
     changed = record.replace(epoch=epoch, master=master, in_sync=members)
     voters = _voters(record, members)
+    if not record.voters:
+        # The record of an older broker. Its copies elect anybody in their set, so dead nodes need not agree.
+        return changed.with_voters(voters, ())
     if voters == record.electorate:
         return changed
     if _is_settled(record, promised):

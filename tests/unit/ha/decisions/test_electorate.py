@@ -23,7 +23,8 @@ EVERYBODY = (ONE, TWO, THREE, FOUR, FIVE)
 
 
 def of(members: tuple[Member, ...], least: int, **fields: Any) -> GroupRecord:
-    return GroupRecord(epoch=5, master=1, in_sync=members, min_in_sync=least, version=9, **fields)
+    values = {"version": 9, "voters": members, **fields}
+    return GroupRecord(epoch=5, master=1, in_sync=members, min_in_sync=least, **values)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,16 @@ def test_a_member_stays_if_too_few_know_of_the_last_change_of_the_voters() -> No
     assert dropped is not None and dropped.electorate == {ONE, TWO, THREE}
     assert change_set(three, (*three.in_sync, FOUR), nobody) is None, "one change of the voters at a time"
     assert change_set(three, (*three.in_sync, FOUR), everybody) is not None
+
+
+def test_after_an_upgrade_a_dead_node_need_not_agree() -> None:
+    """The record of an older broker has no voters, and its copies elect anybody in their set."""
+    elected = of((ONE, TWO), 2, version=0, voters=()).replace(epoch=1002)
+    assert (elected.version, elected.voters) == (1, ())
+    three = change_set(elected, (ONE, TWO, THREE), nobody)
+    assert three is not None and three.electorate == {ONE, TWO, THREE}
+    dropped = change_set(three, (ONE, THREE), nobody)
+    assert dropped is not None and dropped.electorate == {ONE, TWO, THREE}
 
 
 def test_with_a_minimum_of_one_anybody_may_leave() -> None:
