@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::properties::find;
-use crate::record::{NewRecord, Record, body_crc};
+use crate::record::{Expected, NewRecord, Record, body_crc};
 
 fn new<'a>(properties: [&'a [u8]; 3], body: &'a [u8]) -> NewRecord<'a> {
     NewRecord {
@@ -87,6 +87,37 @@ fn every_flipped_bit_is_noticed() {
             assert!(!is_sound(&bytes), "bit {bit} of {}", bytes.len() * 8);
         }
     }
+}
+
+#[test]
+fn a_reader_knows_its_record_at_a_look() {
+    let expected = Expected { topic: b"orders", queue_id: 3, queue_offset: 7, physical_offset: 0x100 };
+    for good in [sealed(), apaches()] {
+        assert!(expected.is_sealed(&good));
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!expected.is_sealed(&bytes), "bit {bit}");
+        }
+        assert!(!expected.is_sealed(&good[..good.len() - 1]) && !expected.is_sealed(b""));
+        assert!(!expected.is_sealed(&[&good[..], b"x"].concat()));
+        for other in [
+            Expected { topic: b"order", ..expected },
+            Expected { queue_id: 2, ..expected },
+            Expected { queue_offset: 8, ..expected },
+            Expected { physical_offset: 0x101, ..expected },
+        ] {
+            assert!(!other.is_sealed(&good), "{other:?}");
+        }
+    }
+    let uncovered = written(&new([b"TAGS\x01red\x02", b"", b""], b"body"), false);
+    assert!(is_sound(&uncovered) && !expected.is_sealed(&uncovered));
+    let v6 = NewRecord {
+        born_host: ([0xFE80, 0, 0, 0, 0, 0, 0, 1], 9).into(),
+        topic: &[b't'; 200],
+        ..new([b""; 3], b"b")
+    };
+    assert!(Expected { topic: &[b't'; 200], ..expected }.is_sealed(&written(&v6, true)));
 }
 
 #[test]
