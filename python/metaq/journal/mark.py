@@ -36,7 +36,7 @@ _LOST: Final = Point(2**63 - 1, 2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a journal had when it was opened, and what its mark says that it must have."""
+    """The newest entry of a journal that was opened, and the one that its mark demands."""
 
     point: Point
     """The newest entry; START in a new journal."""
