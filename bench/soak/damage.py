@@ -14,6 +14,8 @@ from tests.faults.replication.damage.series import Series
 from tests.faults.replication.damage.summary import table
 
 TRIALS = 500
+HEAL_S = 25.0
+"""Groups heal in a few seconds. Many trials fail today, and each waits this long."""
 
 
 def run_damage(
@@ -30,7 +32,7 @@ def run_damage(
     drawn = [one for one in drawn if power or one[1].moment != plan.POWER]
     # Groups on disks that can lose their power are slower to start, so their trials come together.
     drawn.sort(key=lambda one: one[1].moment == plan.POWER)
-    with Series(home / "trials", say) as series:
+    with Series(home / "trials", say, heal_s=HEAL_S) as series:
         outcomes = series.run_all(drawn)
     print(*table(outcomes), sep="\n")
     failed = [outcome for outcome in outcomes if outcome.findings]
@@ -48,6 +50,6 @@ def _run_apache(home: Path, trials: int, first: int, say: Callable[[str], None])
     """Makes trials with Apache's brokers and its controller. Their losses are counted and fail nothing."""
     drawn = ((number, plan.draw(number)) for number in count(first))
     chosen = islice((one for one in drawn if can_be_compared(one[1])), trials)
-    with Series(home / "apache", say, ApacheWorld) as series:
+    with Series(home / "apache", say, world=ApacheWorld) as series:
         outcomes = series.run_all(chosen)
     print(*table(outcomes, "Apache RocketMQ 5.5.0"), sep="\n")

@@ -13,7 +13,11 @@ from tests.faults.replication.damage.plan import Damage
 from tests.faults.replication.damage.series import Series
 from tests.faults.replication.damage.summary import table
 
+LONG_S = 1_200
+"""Alone on a machine they take little more than a minute; other suites run beside them."""
 
+
+@pytest.mark.timeout(LONG_S)
 def test_nothing_is_lost_skipped_or_altered(tmp_path: Path) -> None:
     trials = [(seed, damage) for seed, damage in MUST_HOLD if damage.moment != plan.POWER]
     assert len(trials) >= 30

@@ -11,7 +11,7 @@ _WHILE_IT_RUNS: Final = "|".join((plan.RUNNING, plan.COPY, plan.ELECTION, plan.P
 
 KNOWN_OPEN: Final = (
     (
-        Damage(plan.LOG, part="header|topic|properties|checksum"),
+        Damage(plan.LOG, part="header|topic|properties"),
         "no checksum covers topic, properties, flags and times, so both logs verify and still differ",
     ),
     (
@@ -57,6 +57,7 @@ MUST_HOLD: Final = tuple(
             Damage(plan.LOG, plan.FLIP, plan.TAIL, "body", _STOPPED, _REPLICA),
             Damage(plan.LOG, plan.FLIP, plan.RECENT, "length", _STOPPED, _MASTER),
             Damage(plan.LOG, plan.FLIP, plan.TAIL, "length", _STOPPED, _REPLICA),
+            Damage(plan.LOG, plan.FLIP, plan.RECENT, "checksum", _STOPPED, _MASTER),
             Damage(plan.LOG, plan.MISSING, plan.RECENT, "", _STOPPED, _MASTER),
             Damage(plan.LOG, plan.MISSING, plan.RECENT, "", _STOPPED, _REPLICA),
             Damage(plan.LOG, plan.FLIP, plan.RECENT, "body", plan.ALL_STOPPED, _REPLICA),
@@ -80,8 +81,8 @@ MUST_HOLD: Final = tuple(
             Damage(plan.OTHERS, plan.MISSING, plan.OLD, "", plan.RUNNING, _MASTER),
             Damage(plan.NOTHING, moment=plan.ELECTION, who=_MASTER),
             Damage(plan.NOTHING, moment=plan.COPY, who=_REPLICA),
-            Damage(plan.TIMER, plan.MISSING, plan.OLD, "", plan.POWER, _REPLICA),
-            Damage(plan.CHECKPOINT, plan.FLIP, plan.TAIL, "", plan.POWER, _MASTER),
+            Damage(plan.CHECKPOINT, plan.MISSING, plan.OLD, "", plan.POWER, _REPLICA),
+            Damage(plan.QUEUE, plan.FLIP, plan.OLD, "", plan.POWER, _MASTER),
         ),
         start=1,
     )

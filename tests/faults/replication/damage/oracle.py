@@ -88,12 +88,13 @@ def check_consumed(consumed: Sequence[Consumed], messages: Sequence[Acknowledged
     at = {(one.topic, one.queue_id, one.queue_offset): one for one in consumed}
     for message in messages:
         place = (message.topic, message.queue_id, message.queue_offset)
-        one = at.get(place)
-        if one is None:
+        got_there = at.get(place)
+        if got_there is None:
             found.append(f"skipped: a consumer does not get {_named(place)}")
             continue
-        properties = {**one.properties, "TAGS": one.tag, "KEYS": " ".join(one.keys), "UNIQ_KEY": one.id}
-        if one.body != message.body or any(
+        properties = {**got_there.properties, "TAGS": got_there.tag, "KEYS": " ".join(got_there.keys)}
+        properties["UNIQ_KEY"] = got_there.id
+        if got_there.body != message.body or any(
             properties.get(name) != value for name, value in message.properties
         ):
             found.append(f"altered: a consumer gets {_named(place)} with other bytes")

@@ -31,7 +31,7 @@ _GET_ALL_TOPICS: Final = 21
 _COUNT_MAX = 1_000
 _PATIENCE_S = 20.0
 _PAUSE_S = 0.1
-_IDLE_S = 4.0
+_IDLE_S = 10.0
 
 Queue = tuple[str, int]
 """A topic and the id of a queue."""
@@ -128,15 +128,28 @@ def read_state(found: Read, node: BrokerNode, group: str, topic: str) -> None:
 
     def read() -> None:
         with PlainClient(node.address, 10.0) as client:
-            reply = client.call(_GET_ALL_TOPICS, {})
-            assert reply.code == SUCCESS, f"{reply.code} {reply.remark}"
-            table = json.loads(reply.body)["topicConfigTable"]
-            found.topics = {name: int(one["readQueueNums"]) for name, one in table.items()}
+            found.topics = _topics(client)
+            assert found.topics, "it has no topics"
             fields = {"consumerGroup": group, "topic": topic, "queueId": "0"}
             reply = client.call(_QUERY_CONSUMER_OFFSET, fields)
             found.committed = int(reply.fields["offset"]) if reply.code == SUCCESS else 0
 
     _retried(found, node, "its topics and offsets", read)
+
+
+def knows_topics(node: BrokerNode, topics: Mapping[str, int]) -> bool:
+    """Whether a node that runs has all these topics."""
+    with suppress(OSError, ServerClosed, ValueError), PlainClient(node.address, 5.0) as client:
+        return _topics(client).keys() >= topics.keys()
+    return False
+
+
+def _topics(client: PlainClient) -> dict[str, int]:
+    reply = client.call(_GET_ALL_TOPICS, {})
+    if reply.code != SUCCESS:
+        return {}
+    table = json.loads(reply.body)["topicConfigTable"]
+    return {name: int(one["readQueueNums"]) for name, one in table.items()}
 
 
 def found_by_key(address: str, topic: str, key: str) -> set[bytes]:

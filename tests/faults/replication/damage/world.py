@@ -35,6 +35,8 @@ class World:
     def __init__(self, home: Path, seed: int, stack: ExitStack, *, power: bool = False) -> None:
         self.home = home
         home.mkdir(parents=True)
+        self.heal_s = 60.0
+        """How long the group may need for each step of its healing."""
         self.powered = PoweredNodes(home, stack) if power else None
         self.nodes = self._start_nodes(stack)
         self.traffic = self._make_traffic(seed)
