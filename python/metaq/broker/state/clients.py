@@ -296,10 +296,10 @@ class Clients:
         removed = 0
         while any(groups):
             self._closed.add(connection)
-            for is_consumer, group in [(True, group) for group in groups[0]] + [
-                (False, group) for group in groups[1]
-            ]:
+            left_groups = [(True, group) for group in groups[0]] + [(False, group) for group in groups[1]]
+            for is_consumer, group in left_groups:
                 self._remove(is_consumer, group, connection)
+                groups[0 if is_consumer else 1].discard(group)
                 left = self._consumers.get(group)
                 if is_consumer and client_id is not None and (left is None or not left.has_client(client_id)):
                     self.vanished(group, client_id)

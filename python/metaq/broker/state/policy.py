@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
+from itertools import islice
 from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -104,12 +105,13 @@ class PolicyFeed:
         self._timer = None
         touched: list[str] = []
         cost = 0
-        while self._changed and cost < TOPICS_AT_ONCE:
-            name = next(iter(self._changed))
+        for name in list(islice(self._changed, TOPICS_AT_ONCE // GROUP_COSTS)):
             del self._changed[name]
             touched.append(name)
             live = self._clients.consumer_group(name)
             cost += GROUP_COSTS + (len(live.subscriptions) if live is not None else 0)
+            if cost >= TOPICS_AT_ONCE:
+                break
         if self._changed:
             self._set_timer()
         self.send_groups(touched)

@@ -533,6 +533,29 @@ def test_letting_go_of_topics_looks_only_at_their_other_subscribers(crowd: Crowd
     assert crowd.group()._subscribers.keys() == {"other"}
 
 
+class NotWalked(dict[Any, Any]):
+    """A table that is too long to be copied or looked at as a whole."""
+
+    def _walk(self, *arguments: object) -> Any:
+        raise AssertionError("the whole table is looked at")
+
+    items = values = keys = __iter__ = __eq__ = __ne__ = _walk
+
+
+def test_a_heartbeat_costs_nothing_for_the_other_topics_and_members_of_a_group(crowd: Crowd) -> None:
+    crowd.join(1, t=2, u=2)
+    crowd.join(2, t=1)
+    group = crowd.group()
+    group.subscriptions = NotWalked(group.subscriptions)
+    crowd.join(2, t=1, v=1)
+    crowd.join(2, t=1)
+    group._subscribers = {topic: NotWalked(known) for topic, known in group._subscribers.items()}
+    # A short heartbeat of the member whose subscriptions the group shows.
+    data = ConsumerData(group_name="g")
+    crowd.clients.put_consumer(data, crowd.member(1), without_subscriptions=True)
+    assert group.subscriptions["t"].sub_version == 2
+
+
 def test_a_group_shows_a_limited_number_of_topics(crowd: Crowd) -> None:
     crowd.join(1, honest=1)
     for connection in range(2, 6):
