@@ -21,7 +21,6 @@ DAMAGED_FIXED_MASTER: Final = (
 )
 
 
-
 def group_status(name: str, view: View, address: str, *, reason: str = "", same_id: str = "") -> GroupStatus:
     """Returns the state of a group as one of its nodes sees it; `address` is the node's own, for clients.
 
