@@ -15,7 +15,7 @@ from metaq.protocol.commands.replication import GroupStatus, NodeRole, NodeState
 from metaq.protocol.names import MASTER_ID
 
 _PROGRESS: Final = ("", "following", "the group has no master")
-"""What a node says that is on its way."""
+"""Reasons to wait that need no operator."""
 
 
 def group_status(name: str, view: View, address: str, *, reason: str = "", same_id: str = "") -> GroupStatus:
