@@ -36,6 +36,8 @@ class Disk:
     """The newest entry that the journal is known to have had."""
     boot: int = 1
     hangs: bool = False
+    has_room: bool = True
+    """For the file that a node must not lose."""
     fails: bool = False
     slowness: float = 1.0
     stopped_cleanly: bool = False

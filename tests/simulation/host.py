@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,8 @@ class Host:
             await self.sleep(0.001 + self.world.rng.random() * 0.004)
             if not self.disk.hangs:
                 break
+        if not self.disk.has_room:
+            raise OSError(errno.ENOSPC, "no room")
         self.disk.node_file = content
 
     # ---- life and death

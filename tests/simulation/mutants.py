@@ -81,6 +81,11 @@ def _beat_without_the_journal(kept: NodeRecord, opened: Opened, beat: Beat) -> b
     return incarnation.is_behind_its_beat(kept, replace(opened, state_version=_NEWEST), beat)
 
 
+async def _without_waiting_for_room(self: node_driver.NodeDriver, kept: NodeRecord) -> None:
+    self._is_open = False
+    await _SAVE(self, kept)
+
+
 async def _promising_first(self: conductor.Conductor, action: Action) -> None:
     if isinstance(action, PromiseRecord):
         await self._promise(action.promise)
@@ -89,6 +94,7 @@ async def _promising_first(self: conductor.Conductor, action: Action) -> None:
 
 
 _NEWEST = (2**62, 0)
+_SAVE = node_driver.NodeDriver._save
 _CARRY_OUT = conductor.Conductor._carry_out
 _NEXT_COPY_STEP = following.next_copy_step
 _SHOULD_RESIGN = master._should_resign
@@ -173,6 +179,10 @@ MUTANTS: dict[str, Mutant] = {
     "hanging_promise_stops_the_master": Mutant(
         patches=((conductor.Conductor, "_carry_out", _promising_first),),
         scenarios=("disk_hangs_at_a_change",),
+    ),
+    "crashing_without_room": Mutant(
+        patches=((node_driver.NodeDriver, "_save", _without_waiting_for_room),),
+        scenarios=("no_room_for_a_promise",),
     ),
     "cuts_forgotten": Mutant(
         patches=(

@@ -103,7 +103,7 @@ class Journal:
         self._files = files
         self._mark = mark
         self.found = Found(START, None)
-        """The result of `open`."""
+        """The state of the files when they were opened."""
         self.set_aside = set_aside
         self._left_out: list[Entry] = []
         # No other work may keep the state from the disk. One thread appends, one writes a snapshot.

@@ -36,7 +36,7 @@ _LOST: Final = Point(2**63 - 1, 2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The newest entry of a journal that was opened, and the one that its mark demands."""
+    """The newest entry of a journal when it was opened, and the entry that its mark names."""
 
     point: Point
     """The newest entry; START in a new journal."""

@@ -183,6 +183,19 @@ def replica_behind_the_minimum(world: World) -> None:
 
 
 @scenario(26)
+def no_room_for_a_promise(world: World) -> None:
+    """A node whose disk is full cannot promise a new record: it waits for room, and goes on then."""
+    full, late = world.shuffle()[:2]
+    full.disk.has_room = False
+    late.kill()
+    world.run(world.rng.random() * 6)
+    if world.rng.random() < 0.5 and (master := world.master()) is not None:
+        master.kill()
+        world.run(world.rng.random() * 6)
+    full.disk.has_room = True
+
+
+@scenario(26)
 def disk_hangs_at_a_change(world: World) -> None:
     """The disk of the master hangs just when a node joins, so that it cannot promise the new record."""
     late = world.rng.choice(world.replicas())

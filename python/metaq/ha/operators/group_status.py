@@ -15,7 +15,7 @@ from metaq.protocol.commands.replication import GroupStatus, NodeRole, NodeState
 from metaq.protocol.names import MASTER_ID
 
 _PROGRESS: Final = ("", "following", "the group has no master")
-"""The reasons of a node that needs only time."""
+"""Reasons to wait that need no operator."""
 DAMAGED_FIXED_MASTER: Final = (
     "a master with a fixed role cannot repair its log, so make a replica the master, and this node a replica"
 )

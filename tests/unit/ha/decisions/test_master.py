@@ -219,7 +219,7 @@ def test_a_replica_whose_disk_is_full_leaves_the_set_and_stays_out() -> None:
 
 
 def test_a_full_master_that_nobody_can_replace_leaves_the_refusal_to_its_store() -> None:
-    """Requests that make room, such as the deletion of a topic, still work."""
+    """It still takes requests that make room, such as the deletion of a topic."""
     full = {member.id: beat(member, state=NodeState.FULL) for member in (TWO, THREE)}
     node = master(disk=Disk.FULL, required=RECORD.members)
     late = {member: link(member, behind_s=1.5) for member in (TWO, THREE)}
