@@ -126,7 +126,10 @@ class Group:
     async def wait_replicated(self) -> None:
         links = self.node.links
         if links is None:
-            return
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "[ROLE] this broker is no longer master, and the next one may not have the change: try again",
+            )
         point = self.node.journal.point
         if not await links.wait_state((point.epoch, point.version), self._options.state_timeout_s):
             raise Refused(
