@@ -227,7 +227,7 @@ def test_a_lost_timer_log_is_built_again(tmp_path: Path, harm: str) -> None:
 
 
 def test_the_progress_of_levels_is_never_ahead_of_the_disk(tmp_path: Path) -> None:
-    """The journal is synced. If it knew of a delivery that a power failure takes, the message would be lost."""
+    """The journal is synced. A delivery that it knows of must not be lost in a power failure."""
 
     async def scenario() -> None:
         clock = Clock.manual(START_MS)

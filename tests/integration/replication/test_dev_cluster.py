@@ -18,6 +18,7 @@ from metaq.admin import Admin
 from metaq.cli.exits import UNHEALTHY
 from metaq.dev.plan import Size
 from metaq.dev.ports import free_base
+from metaq.ha.group_record import EPOCHS_PER_ROUND
 from tests.support.console_links import console_links
 from tests.support.dev_cluster import DevCluster
 from tests.support.metaq import COMMAND, Metaq, run
@@ -138,7 +139,7 @@ def test_the_console_switches_the_master_that_its_preview_showed(well: DevCluste
             done = _posted(visitor, page, "/actions/switch-master/apply", {**form, "fingerprint": seen})
             assert f"Node {before.master} is master of broker-a now" in done
             after = admin.brokers.group("broker-a")
-            assert (after.master, after.epoch) == (before.master, before.epoch + 2)
+            assert (after.master, after.epoch) == (before.master, before.epoch + EPOCHS_PER_ROUND)
     finally:
         console.stop()
 
