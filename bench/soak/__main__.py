@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if chosen.faults:
                 return run_faults(home)
             if chosen.damage:
-                return run_damage(home, chosen.trials, chosen.seed, chosen.apache, say)
+                return run_damage(home, chosen.trials, chosen.seed, say)
             return run_hostile(home, chosen.seconds or HOSTILE_SECONDS, chosen.seed, say)
         finally:
             if not chosen.keep:
@@ -76,12 +76,6 @@ def _parser() -> argparse.ArgumentParser:
         "--damage",
         action="store_true",
         help="instead, damage to the files of one node of a group, with counts",
-    )
-    add(
-        "--apache",
-        type=int,
-        default=0,
-        help="after --damage, as many trials of Apache's brokers (default: 0)",
     )
     add("--trials", type=int, help=f"of --damage (default: {TRIALS}, with --seed 1)")
     add(

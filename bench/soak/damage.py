@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count, islice
 from pathlib import Path
 
 from tests.faults.disks import loop_disks_work
 from tests.faults.replication.damage import plan
-from tests.faults.replication.damage.apache_world import ApacheWorld, can_be_compared
 from tests.faults.replication.damage.known import why_open
 from tests.faults.replication.damage.series import Series
 from tests.faults.replication.damage.summary import table
@@ -18,9 +16,7 @@ HEAL_S = 25.0
 """Groups heal in a few seconds. Many trials fail today, and each waits this long."""
 
 
-def run_damage(
-    home: Path, trials: int | None, seed: int | None, apache: int, say: Callable[[str], None]
-) -> int:
+def run_damage(home: Path, trials: int | None, seed: int | None, say: Callable[[str], None]) -> int:
     """Runs trials from a seed on and prints their figures; a seed alone runs that trial again. Returns the
     exit code: 1 if a trial failed whose damage is not listed in `KNOWN_OPEN`."""
     first = seed or 0
@@ -41,15 +37,4 @@ def run_damage(
         f"{len(failed)} of {len(outcomes)} trials failed, {len(new)} of them with damage that must not hurt"
     )
     print(*(outcome.report() for outcome in new), sep="\n")
-    if apache:
-        _run_apache(home, apache, first, say)
     return 1 if new else 0
-
-
-def _run_apache(home: Path, trials: int, first: int, say: Callable[[str], None]) -> None:
-    """Makes trials with Apache's brokers and its controller. Their losses are counted and fail nothing."""
-    drawn = ((number, plan.draw(number)) for number in count(first))
-    chosen = islice((one for one in drawn if can_be_compared(one[1])), trials)
-    with Series(home / "apache", say, world=ApacheWorld) as series:
-        outcomes = series.run_all(chosen)
-    print(*table(outcomes, "Apache RocketMQ 5.5.0"), sep="\n")

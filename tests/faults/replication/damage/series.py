@@ -18,16 +18,9 @@ TRIALS_PER_WORLD = 25
 class Series:
     """Runs trials on a group, and starts a new group when one was ruined or has served long enough."""
 
-    def __init__(
-        self,
-        home: Path,
-        say: Callable[[str], None] = print,
-        *,
-        world: type[World] = World,
-        heal_s: float = 60.0,
-    ) -> None:
+    def __init__(self, home: Path, say: Callable[[str], None] = print, *, heal_s: float = 60.0) -> None:
         """A group may need `heal_s` for each step of its healing."""
-        self._home, self._say, self._new_world, self._heal_s = home, say, world, heal_s
+        self._home, self._say, self._heal_s = home, say, heal_s
         self._stack = ExitStack()
         self._world: World | None = None
         self._served = 0
@@ -56,9 +49,7 @@ class Series:
             self.close()
         if self._world is None:
             self._worlds, self._served = self._worlds + 1, 0
-            self._world = self._new_world(
-                self._home / f"world-{self._worlds}", seed, self._stack, power=power
-            )
+            self._world = World(self._home / f"world-{self._worlds}", seed, self._stack, power=power)
             self._world.heal_s = self._heal_s
         return self._world
 

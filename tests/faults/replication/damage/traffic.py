@@ -86,9 +86,7 @@ class _Undo(Exception):
 class Traffic:
     """A thread that sends, and one that commits offsets. Both go on whatever the group does."""
 
-    def __init__(
-        self, nameservers: str, master_address: Callable[[], str], seed: int, *, is_plain: bool = False
-    ) -> None:
+    def __init__(self, nameservers: str, master_address: Callable[[], str], seed: int) -> None:
         self.memory = Memory()
         self.failures: Counter[str] = Counter()
         self._master_address = master_address
@@ -96,8 +94,6 @@ class Traffic:
         self._producer = self._client.producer("damage")
         self._producer.check(lambda message: None)
         self._choice = random.Random(f"traffic {seed}")
-        self._is_plain = is_plain
-        """Sends no delayed messages and no batches."""
         self._sequence = 0
         self._sending = threading.Lock()
         self._stopped = threading.Event()
@@ -115,7 +111,7 @@ class Traffic:
         self._client.start()
         self._producer.start()
         self.burst(prefill)
-        for _ in range(0 if self._is_plain else 3):
+        for _ in range(3):
             self._producer.send(DELAYED, b"far", delay=timedelta(seconds=_FAR_DELAY_S))
         for thread in self._threads:
             thread.start()
@@ -135,11 +131,6 @@ class Traffic:
             for _ in range(count):
                 topic, body, options = self._drawn(2_000)
                 sent_ms = _now_ms()
-                if self._is_plain:
-                    with suppress(MetaqError):
-                        result = self._producer.send(topic, body, **options)
-                        self._note(topic, body, options, sent_ms, result)
-                    continue
                 future = self._producer.send_soon(topic, body, **options)
                 futures.append((topic, body, options, sent_ms, partial(future.result, timeout=60)))
             for topic, body, options, sent_ms, wait in futures:
@@ -188,12 +179,12 @@ class Traffic:
     def _send(self) -> None:
         drawn = self._choice.random()
         topic, body, options = self._drawn(300)
-        if drawn < 0.06 and not self._is_plain:
+        if drawn < 0.06:
             delay_s = self._choice.uniform(*_DELAYS_S)
             due_ms = _now_ms() + int(delay_s * 1000)
             self._producer.send(DELAYED, body, delay=timedelta(seconds=delay_s), timeout=_TIMEOUT_S)
             self.memory.delayed.append(Delayed(body, due_ms))
-        elif 0.06 <= drawn < 0.10:
+        elif drawn < 0.10:
             undone = self._choice.random() < 0.3
             with suppress(_Undo), self._producer.transaction(topic, body, tag="transaction"):
                 if undone:

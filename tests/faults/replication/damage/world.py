@@ -39,7 +39,7 @@ class World:
         """How long the group may need for each step of its healing."""
         self.powered = PoweredNodes(home, stack) if power else None
         self.nodes = self._start_nodes(stack)
-        self.traffic = self._make_traffic(seed)
+        self.traffic = Traffic(self.nodes.namesrv, self._master_address, seed)
         stack.callback(self.traffic.stop)
         self.references: References = {}
         self.read_to: dict[Queue, int] = {}
@@ -58,9 +58,6 @@ class World:
     def _start_nodes(self, stack: ExitStack) -> BrokerNodes:
         prepare: Callable[[BrokerNode], None] = self.powered.prepare if self.powered else lambda _: None
         return stack.enter_context(BrokerNodes(self.home / "nodes", settings=_SETTINGS, prepare=prepare))
-
-    def _make_traffic(self, seed: int) -> Traffic:
-        return Traffic(self.nodes.namesrv, self._master_address, seed)
 
     def _master_address(self) -> str:
         return self.nodes.nodes[self.nodes.watch.last.master or 1].address
