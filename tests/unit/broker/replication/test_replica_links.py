@@ -1,4 +1,4 @@
-"""What a master waits for before it answers a change of its control state."""
+"""A master answers a change of its control state once the replicas in sync have it."""
 
 from __future__ import annotations
 
