@@ -36,6 +36,8 @@ class Disk:
     """The newest entry that the journal is known to have had."""
     boot: int = 1
     hangs: bool = False
+    is_full: bool = False
+    """It takes no records, but still the file that a node must not lose."""
     has_room: bool = True
     """For the file that a node must not lose."""
     fails: bool = False

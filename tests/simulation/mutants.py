@@ -184,6 +184,10 @@ MUTANTS: dict[str, Mutant] = {
         patches=((node_driver.NodeDriver, "_save", _without_waiting_for_room),),
         scenarios=("no_room_for_a_promise",),
     ),
+    "full_master_waited_for": Mutant(
+        patches=((membership, "_is_not_serving", lambda view, record, full: False),),
+        scenarios=("full_master_after_a_restart",),
+    ),
     "cuts_forgotten": Mutant(
         patches=(
             (

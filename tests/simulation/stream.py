@@ -124,7 +124,7 @@ class SimNode(DamagedLog):
         since = self._flushing_since
         if since is not None and self.host.now() - since >= HANGING_AFTER_S:
             return DiskHealth.HANGING
-        return DiskHealth.HEALTHY
+        return DiskHealth.FULL if self.disk.is_full else DiskHealth.HEALTHY
 
     # ---- roles
 
@@ -393,7 +393,7 @@ class SimNode(DamagedLog):
         if epoch != self._following_epoch and "epoch_check_skipped" not in self.world.mutants:
             self._lost_master()
             return
-        if start != self.disk.end:
+        if start != self.disk.end or self.disk.is_full:
             self._lost_master()
             return
         if any(record < 0 for record in records):
@@ -600,7 +600,8 @@ class SimNode(DamagedLog):
         if self.is_master and self.gate is SendGate.HOLD:
             self._held.append((record, reply))
             return
-        if not self.is_master or self.gate is not SendGate.OPEN or self._failed or self._lease_is_over():
+        is_closed = self.gate is not SendGate.OPEN or self._failed or self.disk.is_full
+        if not self.is_master or is_closed or self._lease_is_over():
             reply("refused", 0, 0)
             return
         self.disk.append([record])

@@ -169,7 +169,7 @@ class World:
         self.register.swap_delay_s = lambda client, key, value: 0.0
         self.truncation_step = lambda host: None
         for host in self.hosts.values():
-            host.disk.hangs = host.disk.fails = False
+            host.disk.hangs = host.disk.fails = host.disk.is_full = False
             host.thaw()
             if host.node is not None and host.node.facts().disk.value == "failed":
                 host.kill()

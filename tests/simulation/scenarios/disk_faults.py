@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from metaq.ha.conducting.node_files import NodeRecord
+from metaq.ha.settings import HaSettings
 from tests.simulation.host import Host
-from tests.simulation.scenarios.catalogue import expect, isolate, master_of, pause, scenario, until_new_master
+from tests.simulation.scenarios.catalogue import (
+    ASYNC,
+    expect,
+    isolate,
+    master_of,
+    pause,
+    scenario,
+    until_new_master,
+)
 from tests.simulation.world import World
 
 
@@ -193,6 +202,72 @@ def no_room_for_a_promise(world: World) -> None:
         master.kill()
         world.run(world.rng.random() * 6)
     full.disk.has_room = True
+
+
+def _restart_all_with_full_master(world: World) -> None:
+    """All restart, and the disk of the former master is full."""
+    world.run(1)
+    full = master_of(world)
+    for host in world.hosts.values():
+        host.kill()
+    full.disk.is_full = True
+    # First, so that its port never refuses and its beats never stop.
+    full.start()
+    for host in world.shuffle():
+        host.start()
+        world.run(world.rng.random())
+    new = until_new_master(world, full)
+    expect(new is not full, "a node with room becomes master")
+    others = [host for host in world.hosts.values() if host is not full]
+    if len(others) >= world.settings.min_in_sync:
+        oks = world.oks
+        world.run_until(lambda: world.oks > oks, 10, "the nodes with room acknowledge")
+    world.run(world.rng.random() * 3)
+
+
+@scenario(26, nodes=2)
+def full_master_of_a_pair_after_a_restart(world: World) -> None:
+    """The master's disk is full after a restart: the other one takes over, and the pair can be read."""
+    _restart_all_with_full_master(world)
+
+
+@scenario(26)
+def full_master_after_a_restart(world: World) -> None:
+    """The master's disk is full after a restart: the other two go on."""
+    _restart_all_with_full_master(world)
+
+
+@scenario(26, nodes=5, settings=HaSettings(min_in_sync=3))
+def full_master_of_five_after_a_restart(world: World) -> None:
+    """The master's disk is full after a restart: the other four go on."""
+    _restart_all_with_full_master(world)
+
+
+@scenario(26, settings=ASYNC)
+def full_master_without_acknowledgements_after_a_restart(world: World) -> None:
+    """The same with `replicas=async`."""
+    world.losses_allowed = True
+    _restart_all_with_full_master(world)
+
+
+@scenario(26)
+def all_disks_full(world: World) -> None:
+    """All disks are full after a restart: there is one master all the same, and it stays."""
+    for host in world.hosts.values():
+        host.kill()
+        host.disk.is_full = True
+    for host in world.shuffle():
+        world.run(world.rng.random())
+        host.start()
+    world.run(10)
+    master, elections = master_of(world), world.oracle.elections
+    world.run(10)
+    expect(world.oracle.elections == elections, "the mastership stays where it is")
+    world.shuffle()[0].disk.is_full = False
+    world.run(world.rng.random() * 5)
+    if world.rng.random() < 0.5:
+        master.kill()
+        world.run(world.rng.random() * 5)
 
 
 @scenario(26)

@@ -193,7 +193,8 @@ class Conductor:
     def _node_state(self, disk: Disk) -> NodeState:
         if disk is Disk.FULL:
             # A master that nobody can replace goes on serving reads, and takes messages when there is room.
-            return NodeState.MASTER if self.driver.role is Role.MASTER else NodeState.FULL
+            serves = self.driver.role is Role.MASTER or self.driver.is_taking_over
+            return NodeState.MASTER if serves else NodeState.FULL
         if disk is not Disk.HEALTHY:
             return NodeState.FAILED
         if self._is_leaving and self.driver.role is Role.REPLICA:

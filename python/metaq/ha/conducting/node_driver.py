@@ -87,6 +87,8 @@ class NodeDriver:
         """The sequence number of the newest beat."""
         self.was_cut = False
         """The start of this process finished a cut of the log, so no earlier beat says what the log has."""
+        self.is_taking_over = False
+        """It has promised its own epoch, and is about to serve."""
         self.role = Role.REPLICA
         self.role_since = clock.now()
         self.epoch = 0
@@ -389,6 +391,7 @@ class NodeDriver:
         kept = self.kept.with_history(history)
         kept = kept.change(promised_epoch=epoch, cluster_id=self.group_id, state_version=facts.state_version)
         await self.save(kept.change(incomplete=False, served_last=True))
+        self.is_taking_over = True
         self.catch_up.reset()
         await self._node.become_master(epoch, required)
         self._required, self._gate = required, SendGate.REFUSE
@@ -396,6 +399,7 @@ class NodeDriver:
         self.resigned_at = None
         self._progress_at = self._clock.now()
         self._take_role(Role.MASTER, epoch)
+        self.is_taking_over = False
         _log.warning("node %d is master of epoch %d, which begins at %d", shown_id(self._node_id), epoch, end)
 
     async def _step_down(self, reason: str) -> None:

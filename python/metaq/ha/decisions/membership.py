@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metaq.ha.group_record import NO_MASTER, GroupRecord, Member, NodeState
+from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, Member, NodeState
+from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, Own, PendingSwap, SeenBeat, View
 
 
@@ -35,11 +36,25 @@ def is_master_gone(view: View, record: GroupRecord) -> bool:
     seen = view.beats.get(record.master)
     if seen is not None and not is_electable(record, seen.beat.member):
         return True
+    if seen is not None and seen.beat.state is NodeState.FULL and _is_not_serving(view, record, seen.beat):
+        return True
     # While the register was away, nobody could beat. Only silence of a readable register counts.
     heard_at = view.register.readable_since
     if seen is not None:
         heard_at = max(heard_at, seen.changed_at)
     return view.now - heard_at >= settings.election_after_s
+
+
+def _is_not_serving(view: View, record: GroupRecord, full: Beat) -> bool:
+    """Whether the master that the record names has a full disk and will not serve in that epoch.
+
+    A master that serves says so, even if its disk is full.
+    """
+    if full.promised_epoch >= record.epoch:
+        return True
+    # It may still take over. If it takes too long, others go first; with leases that would not be safe.
+    has_waited = view.now - view.own.role_since >= view.settings.election_after_s
+    return has_waited and view.settings.replicas is ReplicaMode.SYNC
 
 
 def can_stand(view: View, record: GroupRecord) -> bool:
