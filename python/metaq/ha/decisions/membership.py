@@ -68,13 +68,17 @@ def can_stand(view: View, record: GroupRecord) -> bool:
 
 
 def others_have_room(view: View, record: GroupRecord) -> bool:
-    """Whether another member of the set lives and has room for records.
+    """Whether another member of the set lives, has room for records and may become master.
 
-    If all are full, one of them must become master all the same: only a master deletes what is old.
+    If all are full, one of them must become master all the same: only a master deletes what is old. A node
+    with a damaged log waits for one that is sound, even if that one is full.
     """
     for member in record.members - {view.own.member}:
         seen = view.beats.get(member.id)
-        if seen is not None and is_beating(view, seen) and seen.beat.member == member:
+        if seen is None or not is_beating(view, seen):
+            continue
+        may_stand = seen.beat.damaged_at is None or view.own.damaged_at is not None
+        if seen.beat.member == member and may_stand:
             return True
     return False
 

@@ -54,6 +54,19 @@ def test_a_node_whose_disk_is_full_stands_only_if_nobody_has_room() -> None:
     assert isinstance(decided(full, record=resigned, beats=others), Swap)
 
 
+def test_a_full_and_a_damaged_node_do_not_wait_for_each_other() -> None:
+    resigned = RECORD.replace(master=0, in_sync=(TWO, THREE))
+    beats = {2: beat(TWO, state=NodeState.FULL), 3: beat(THREE, damaged_at=50)}
+    assert isinstance(decided(candidate(disk=Disk.FULL), record=resigned, beats=beats), Swap)
+    damaged = candidate(member=THREE, damaged_at=50, noted_damage=50)
+    assert isinstance(decided(damaged, record=resigned, beats=beats), Wait)
+    # If all are damaged, one with room goes first.
+    beats[2] = beat(TWO, state=NodeState.FULL, damaged_at=9)
+    both = candidate(disk=Disk.FULL, damaged_at=9, noted_damage=9)
+    assert isinstance(decided(both, record=resigned, beats=beats), Wait)
+    assert isinstance(decided(damaged, record=resigned, beats=beats), Swap)
+
+
 def test_it_waits_a_moment_for_the_others() -> None:
     assert decided(candidate(role_since=NOW - 0.1)).until == pytest.approx(NOW + 0.15)
 
