@@ -188,6 +188,10 @@ MUTANTS: dict[str, Mutant] = {
         patches=((membership, "_is_not_serving", lambda view, record, full: False),),
         scenarios=("full_master_after_a_restart",),
     ),
+    "older_copy_electable": Mutant(
+        patches=((conductor, "is_older_copy", lambda kept, beat: False),),
+        scenarios=("older_copy_of_a_store",),
+    ),
     "cuts_forgotten": Mutant(
         patches=(
             (

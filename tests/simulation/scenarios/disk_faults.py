@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 from metaq.ha.conducting.node_files import NodeRecord
 from metaq.ha.settings import HaSettings
+from tests.simulation.disk import Disk
 from tests.simulation.host import Host
 from tests.simulation.scenarios.catalogue import (
     ASYNC,
@@ -75,6 +78,46 @@ def older_journal(world: World) -> None:
     world.run(world.rng.random() * 8)
     for host in others:
         host.start()
+
+
+@scenario(13)
+def older_copy_of_a_store(world: World) -> None:
+    """A replica comes back with a copy of its whole disk that is older than the last master."""
+    victim = world.rng.choice(world.replicas())
+    victim.kill()
+    copied = copy.deepcopy(victim.disk)
+    if world.rng.random() < 0.3:
+        # The copy finishes a cut when it starts, and cuts nothing.
+        _note_a_cut(copied)
+    victim.start()
+    world.run_until(lambda: len(world.in_sync()) == 3, 20, "the replica is in sync")
+    if (old := world.master()) is not None:
+        old.kill()
+        until_new_master(world, old)
+        old.start()
+        world.run_until(lambda: len(world.in_sync()) == 3, 20, "everybody is in sync")
+    if world.master() is victim:
+        return
+    world.run(1 + world.rng.random())
+    master = master_of(world)
+    (other,) = [host for host in world.replicas() if host is not victim]
+    other.kill()
+    world.run_until(lambda: other.name not in world.in_sync(), 10, "the dead replica leaves the set")
+    world.run(1)
+    master.kill()
+    victim.kill()
+    copied.boot = victim.disk.boot
+    victim.disk = copied
+    victim.start()
+    world.run(world.rng.random())
+    other.start()
+    world.run(8)
+    expect(world.master() is None, "nobody who lacks messages is elected")
+
+
+def _note_a_cut(disk: Disk) -> None:
+    assert disk.node_file is not None
+    disk.node_file = NodeRecord.decode(disk.node_file).change(truncate_to=disk.end).encode()
 
 
 @scenario(14)

@@ -16,7 +16,7 @@ from metaq.ha.actions import Action, EndSwitch, PromiseRecord, StepDown, Swap
 from metaq.ha.conducting.node_driver import NodeDriver, Peer
 from metaq.ha.conducting.node_files import FIXED_GROUP
 from metaq.ha.decisions import decide
-from metaq.ha.decisions.incarnation import is_behind_its_beat
+from metaq.ha.decisions.incarnation import is_behind_its_beat, is_older_copy
 from metaq.ha.decisions.master import awaits_promises
 from metaq.ha.group_record import NO_MASTER, Beat, GroupKeys, NodeState, RecordPromise
 from metaq.ha.node import Clock, Files, Node
@@ -151,10 +151,10 @@ class Conductor:
         # Sequence numbers grow over restarts, so that an older copy of the register shows.
         written = own_beat.beat.sequence if own_beat is not None else 0
         self.driver.beat_sequence = max(written, kept.cut_after_beat)
-        if (
-            own_beat is not None
-            and not self.driver.was_cut
-            and is_behind_its_beat(kept, opened, own_beat.beat)
+        if own_beat is None:
+            return
+        if is_older_copy(kept, own_beat.beat) or (
+            not self.driver.was_cut and is_behind_its_beat(kept, opened, own_beat.beat)
         ):
             _log.warning("node %d lost what its last beat had: a new incarnation", self._identity.node_id)
             await self.driver.renew(opened)

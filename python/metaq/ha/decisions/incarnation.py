@@ -43,6 +43,16 @@ def is_lasting(state_version: StateVersion, promised_epoch: int) -> bool:
     return state_version[0] >= promised_epoch
 
 
+def is_older_copy(kept: NodeRecord, beat: Beat) -> bool:
+    """Whether the whole store went back in time, as its own last beat shows.
+
+    A beat shows promises only after they are on the disk, and nothing ever lowers them there.
+    """
+    return beat.incarnation == kept.incarnation and (
+        beat.promised_epoch > kept.promised_epoch or beat.promised_version > kept.promised_record.version
+    )
+
+
 def is_behind_its_beat(kept: NodeRecord, opened: Opened, beat: Beat) -> bool:
     """Whether the store lacks something that its own last beat claimed to have.
 

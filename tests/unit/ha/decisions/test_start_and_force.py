@@ -10,8 +10,8 @@ import pytest
 from metaq.errors import CommandError
 from metaq.ha.conducting.node_files import NodeRecord
 from metaq.ha.decisions.forced import EPOCH_LEAP, VERSION_LEAP, Loss, force_master
-from metaq.ha.decisions.incarnation import is_behind_its_beat, why_new_incarnation
-from metaq.ha.group_record import next_epoch
+from metaq.ha.decisions.incarnation import is_behind_its_beat, is_older_copy, why_new_incarnation
+from metaq.ha.group_record import RecordPromise, next_epoch
 from metaq.ha.node import Opened
 from tests.support.ha_views import ONE, RECORD, THREE, TWO, beat
 
@@ -63,6 +63,19 @@ def test_the_last_beat_shows_a_loss_that_the_disk_does_not() -> None:
     stated = beat(TWO, state_version=(5, 7)).beat
     assert is_behind_its_beat(KEPT, replace(OPENED, state_version=(5, 6)), stated)
     assert not is_behind_its_beat(KEPT, replace(OPENED, state_version=(5, 7)), stated)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "version", "is_older"), [(5, 3, False), (6, 3, True), (5, 4, True), (4, 2, False), (6, 0, True)]
+)
+def test_higher_promises_in_the_last_beat_show_an_older_copy_of_the_store(
+    epoch: int, version: int, is_older: bool
+) -> None:
+    kept = KEPT.change(promised_record=RecordPromise(3, "digest", 2))
+    claim = beat(TWO, promised_epoch=epoch, promised_version=version).beat
+    assert is_older_copy(kept, claim) == is_older
+    assert not is_older_copy(kept.change(incarnation="new"), claim)
+    assert not is_older_copy(kept, beat(TWO).beat.for_older()), "beats for older nodes have no version"
 
 
 def test_a_beat_does_not_count_for_what_was_taken_back_after_it() -> None:
