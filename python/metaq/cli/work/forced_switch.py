@@ -75,6 +75,11 @@ def consequences(group: RegisteredGroup, forced: Forced, seen: GroupStatus) -> l
             "unknown."
         )
     lines += _losses(group, forced)
+    if forced.damaged_at is not None:
+        lines.append(
+            f"The log of node {target} is damaged at {forced.damaged_at:,}. Messages that are damaged there "
+            "and that no other node has ARE LOST. Start the other nodes first if you can: they may have them."
+        )
     lines.append(
         f"All other nodes leave the in-sync set. When they come back, they cut from their logs whatever node "
         f"{target} does not have, and keep a copy of it aside."

@@ -43,6 +43,8 @@ class Forced:
 
     record: GroupRecord
     loss: Loss
+    damaged_at: int | None
+    """The first physical offset at which the log of the forced master is damaged."""
     register_fault: str
     """Why the register is known to have lost its newest state; empty if it is not known to."""
     reports: tuple[NodeReport, ...]
@@ -87,6 +89,7 @@ def force_master(
             voters=(target.member,),
         ),
         loss=_loss(record, known, target, is_proven),
+        damaged_at=target.damaged_at,
         register_fault=fault,
         reports=tuple(
             NodeReport(node_id, node_id in alive and node_id in known, known.get(node_id))
@@ -123,14 +126,18 @@ def _agree(record: GroupRecord, known: dict[int, Beat], alive: Collection[int]) 
 
 
 def _loss(record: GroupRecord | None, known: dict[int, Beat], target: Beat, is_proven: bool) -> Loss:
-    """In an unknown state of the register, only a node that knows more than the target is certain."""
+    """In an unknown state of the register, only a node that knows more than the target is certain.
+
+    A record without a version may be an older copy with the same epoch.
+    """
     is_out = record is not None and target.member not in record.members
     has_newer = any(
         beat.log_epoch > target.log_epoch or beat.state_version > target.state_version
         for beat in known.values()
     )
-    if is_proven:
-        return Loss.CERTAIN if is_out else Loss.UNKNOWN if has_newer else Loss.NONE
+    if is_proven and record is not None:
+        is_unsure = has_newer or record.version == 0 or target.damaged_at is not None
+        return Loss.CERTAIN if is_out else Loss.UNKNOWN if is_unsure else Loss.NONE
     has_seen_more = any(beat.promised_version > target.promised_version for beat in known.values())
     return Loss.CERTAIN if is_out or has_newer or has_seen_more else Loss.UNKNOWN
 

@@ -30,12 +30,25 @@ def said(record: GroupRecord, target: int, seen: GroupStatus, **ends: int) -> st
 
 
 def test_forcing_a_node_in_sync_loses_nothing() -> None:
-    text = said(RECORD, 3, GROUP)
+    text = said(msgspec.structs.replace(RECORD, version=3), 3, GROUP)
     assert "Node 3 is in the in-sync set: no acknowledged message is lost." in text
     assert "LOST" not in text
     assert "Node 1 is master of broker-a and answers" in text
     assert "Node 3 is gone" in text
     assert "until 2 nodes are in sync" in text
+
+
+def test_damage_of_the_forced_node_is_named() -> None:
+    group = registered(msgspec.structs.replace(RECORD, version=3))
+    group.beats[3] = beat(THREE, damaged_at=4_096).beat
+    text = "\n".join(consequences(group, plan_force(group, 3), GROUP))
+    assert "no acknowledged message is lost" not in text
+    assert "Whether node 3 has every acknowledged message is unknown." in text
+    assert "The log of node 3 is damaged at 4,096." in text
+
+
+def test_a_record_without_a_version_proves_nothing() -> None:
+    assert "no acknowledged message is lost" not in said(RECORD, 3, GROUP)
 
 
 def test_forcing_another_node_says_what_is_lost() -> None:

@@ -15,6 +15,7 @@ from metaq.ha.group_record import RecordPromise, next_epoch
 from metaq.ha.node import Opened
 from tests.support.ha_views import ONE, RECORD, THREE, TWO, beat
 
+VERSIONED = msgspec.structs.replace(RECORD, version=3)
 KEPT = NodeRecord(incarnation="b", boot_id="boot-1", promised_epoch=5)
 OPENED = Opened("boot-1", flush_is_sync=True, log_end=100, flushed_mark=100, stopped_cleanly=False)
 
@@ -107,25 +108,35 @@ def test_a_forced_record_is_above_everything_that_was_promised() -> None:
 def test_control_state_that_another_node_has_is_a_loss() -> None:
     beats = {member: beat(member, state_version=(5, 7)).beat for member in (ONE, TWO)}
     beats[THREE] = beat(THREE, state_version=(5, 6)).beat
-    assert force_master(RECORD, beats.values(), 2).loss is Loss.NONE
-    assert force_master(RECORD, beats.values(), 3).loss is Loss.UNKNOWN, "it may not have been acknowledged"
+    assert force_master(VERSIONED, beats.values(), 2).loss is Loss.NONE
+    assert force_master(VERSIONED, beats.values(), 3).loss is Loss.UNKNOWN, "it may not be acknowledged"
     assert force_master(None, beats.values(), 3).loss is Loss.CERTAIN
 
 
 def test_only_a_proven_register_says_that_nothing_is_lost() -> None:
     beats = {member: beat(member).beat for member in (ONE, TWO, THREE)}
-    assert force_master(RECORD, beats.values(), 3).loss is Loss.NONE
-    assert force_master(RECORD, beats.values(), 3, answering=(1, 2)).loss is Loss.NONE
-    assert force_master(RECORD, beats.values(), 3, answering=(3,)).loss is Loss.UNKNOWN
+    assert force_master(VERSIONED, beats.values(), 3).loss is Loss.NONE
+    assert force_master(VERSIONED, beats.values(), 3, answering=(1, 2)).loss is Loss.NONE
+    assert force_master(VERSIONED, beats.values(), 3, answering=(3,)).loss is Loss.UNKNOWN
     assert force_master(None, beats.values(), 3).loss is Loss.UNKNOWN
-    assert force_master(RECORD.replace(in_sync=(ONE, TWO)), beats.values(), 3).loss is Loss.CERTAIN
+    assert force_master(VERSIONED.replace(in_sync=(ONE, TWO)), beats.values(), 3).loss is Loss.CERTAIN
     newer = {**beats, TWO: beat(TWO, log_epoch=6).beat}
-    assert force_master(RECORD, newer.values(), 3).loss is not Loss.NONE
-    knowing = {**beats, TWO: beat(TWO, promised_version=1).beat}
-    assert force_master(RECORD, knowing.values(), 3).loss is Loss.CERTAIN
-    assert force_master(RECORD, knowing.values(), 2).loss is Loss.UNKNOWN
-    alone = msgspec.structs.replace(RECORD, min_in_sync=1)
+    assert force_master(VERSIONED, newer.values(), 3).loss is not Loss.NONE
+    knowing = {**beats, TWO: beat(TWO, promised_version=4).beat}
+    assert force_master(VERSIONED, knowing.values(), 3).loss is Loss.CERTAIN
+    assert force_master(VERSIONED, knowing.values(), 2).loss is Loss.UNKNOWN
+    alone = msgspec.structs.replace(VERSIONED, min_in_sync=1)
     assert force_master(alone, beats.values(), 3, answering=(2, 3)).loss is Loss.UNKNOWN, "one may know more"
+
+
+def test_without_a_version_or_with_damage_losses_are_unknown() -> None:
+    beats = {member: beat(member).beat for member in (ONE, TWO, THREE)}
+    assert force_master(VERSIONED, beats.values(), 3).loss is Loss.NONE
+    assert force_master(RECORD, beats.values(), 3).loss is Loss.UNKNOWN, "it may be an older copy"
+    damaged = {**beats, THREE: beat(THREE, damaged_at=64).beat}
+    forced = force_master(VERSIONED, damaged.values(), 3)
+    assert (forced.loss, forced.damaged_at) == (Loss.UNKNOWN, 64)
+    assert force_master(VERSIONED, damaged.values(), 2).loss is Loss.NONE
 
 
 def test_after_an_emptied_register_the_minimum_is_what_it_was() -> None:
