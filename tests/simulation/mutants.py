@@ -202,7 +202,7 @@ MUTANTS: dict[str, Mutant] = {
                 ),
             ),
         ),
-        scenarios=("rolling_upgrade",),
+        scenarios=("killed_after_a_cut", "rolling_upgrade"),
     ),
     "older_nodes_forgotten": Mutant(
         patches=((register_session.RegisterSession, "has_older_nodes", lambda self, now: False),),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 
 from metaq.ha.conducting.node_files import NodeRecord
+from metaq.ha.group_record import Beat
 from metaq.ha.settings import HaSettings
 from tests.simulation.disk import Disk
-from tests.simulation.host import Host
+from tests.simulation.host import KEYS, Host
 from tests.simulation.scenarios.catalogue import (
     ASYNC,
     expect,
@@ -200,6 +201,49 @@ def stale_tail_behind_a_hole(world: World) -> None:
     old.start()
     world.run(1)
     pause(world, False)
+
+
+@scenario(15)
+def killed_after_a_cut(world: World) -> None:
+    """A node dies in a cut, then after it has finished the cut and before its next beat. It lacks nothing."""
+    old = master_of(world)
+    pause(world)
+    isolate(world, old)
+    for _ in range(24):
+        if old.node is not None:
+            old.node.send(world.next_record(), lambda code, queue_offset, epoch: None)
+    until_new_master(world, old)
+    beats = KEYS.beat(old.name)
+
+    def kill(host: Host) -> None:
+        # A beat of the new epoch claims the end of the log before the cut.
+        record, stored = world.record(), world.register.values[beats]
+        if host is old and record is not None and Beat.decode(stored.value).promised_epoch == record.epoch:
+            world.truncation_step = lambda host: None
+            world.loop.after(0, old.kill)
+
+    world.truncation_step = kill
+    world.network.heal()
+    world.run(5)
+    if old.running:
+        # The cut was faster than the beat.
+        pause(world, False)
+        return
+    world.register.swap_delay_s = lambda client, key, value: 60.0 if key == beats else 0.0
+    before = _incarnation(old.disk)
+    old.start()
+    world.run(2)
+    old.kill()
+    world.register.swap_delay_s = lambda client, key, value: 0.0
+    old.start()
+    world.run(2)
+    expect(_incarnation(old.disk) == before, "it keeps its incarnation")
+    pause(world, False)
+
+
+def _incarnation(disk: Disk) -> str:
+    assert disk.node_file is not None
+    return NodeRecord.decode(disk.node_file).incarnation
 
 
 @scenario(26)

@@ -151,6 +151,9 @@ class Conductor:
         # Sequence numbers grow over restarts, so that an older copy of the register shows.
         written = own_beat.beat.sequence if own_beat is not None else 0
         self.driver.beat_sequence = max(written, kept.cut_after_beat)
+        if self.driver.was_cut:
+            # The cut was finished before its last beat was known.
+            await self.driver.save(kept.change(cut_after_beat=self.driver.beat_sequence))
         if own_beat is None:
             return
         if is_older_copy(kept, own_beat.beat) or (
