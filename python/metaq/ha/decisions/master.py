@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from metaq.ha.actions import (
     AcknowledgeUntil,
     Action,
@@ -24,6 +26,11 @@ from metaq.ha.decisions.membership import (
 from metaq.ha.group_record import NO_MASTER, GroupRecord, Member, next_epoch
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, Role, SendGate, SwapPurpose, View
+
+CANNOT_LEAVE: Final = (
+    "the set cannot go on without it: start it, or an empty node with its id, because a node with a new id "
+    "does not replace it"
+)
 
 
 def decide_master(view: View) -> list[Action]:
@@ -73,6 +80,18 @@ def lagging(view: View, record: GroupRecord) -> frozenset[Member]:
             or is_full(view, member)
         )
     )
+
+
+def cannot_leave(view: View, record: GroupRecord) -> frozenset[Member]:
+    """Returns the members that are behind and must stay, although enough others keep up: without them, an
+    older record could elect a node that lacks messages."""
+    limit_s = view.settings.behind_limit_s * 2
+    others = record.members - {view.own.member}
+    behind = frozenset(member for member in others if behind_s(view, member) >= limit_s)
+    remaining = record.members - behind
+    if not behind or not view.register.readable or len(remaining) < _min_in_sync(view, record):
+        return frozenset()
+    return behind if change_set(record, remaining, promised_by(view)) is None else frozenset()
 
 
 def _is_late(view: View, member: Member) -> bool:
@@ -284,6 +303,9 @@ def wanted_gate(view: View, record: GroupRecord) -> tuple[SendGate, str]:
         if behind and len(remaining) < record.min_in_sync:
             return SendGate.REFUSE, f"{len(remaining)} of at least {record.min_in_sync} nodes keep up"
         if any(behind_s(view, member) >= settings.behind_limit_s * 2 for member in behind):
+            kept = ", ".join(str(member.id) for member in sorted(cannot_leave(view, record)))
+            if kept:
+                return SendGate.REFUSE, f"node {kept} is behind, and {CANNOT_LEAVE}"
             return SendGate.REFUSE, "a node is behind and cannot be removed from the set"
     if view.switch is not None:
         return SendGate.HOLD, f"switch to node {view.switch.target}"

@@ -7,6 +7,7 @@ from typing import Final
 
 from metaq.ha.decisions.fixed import FixedView
 from metaq.ha.decisions.following import FOREIGN_LOG, may_take, next_copy_step
+from metaq.ha.decisions.master import CANNOT_LEAVE, cannot_leave
 from metaq.ha.decisions.membership import is_leaving
 from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, Member, NodeState
 from metaq.ha.settings import ReplicaMode
@@ -169,7 +170,16 @@ def _peer_status(view: View, node_id: int, seen: SeenBeat | None, link: Link | N
         lag_ms=lag_ms,
         damaged_at=None if seen is None else seen.beat.damaged_at,
         ack_ms=_ack_ms(view, link),
+        problem=_why_kept(view, node_id),
     )
+
+
+def _why_kept(view: View, node_id: int) -> str:
+    """Returns why a member that is behind stays in the set, if this node is master and cannot remove it."""
+    record = view.register.record
+    if record is None or view.own.role is not Role.MASTER or view.settings.replicas is ReplicaMode.ASYNC:
+        return ""
+    return CANNOT_LEAVE if record.member(node_id) in cannot_leave(view, record) else ""
 
 
 def _ack_ms(view: View | FixedView, link: Link | None) -> int | None:

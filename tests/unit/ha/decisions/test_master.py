@@ -18,7 +18,9 @@ from metaq.ha.actions import (
     Wait,
 )
 from metaq.ha.decisions import decide
-from metaq.ha.group_record import Member, NodeState
+from metaq.ha.decisions.electorate import change_set
+from metaq.ha.decisions.master import CANNOT_LEAVE, cannot_leave
+from metaq.ha.group_record import GroupRecord, Member, NodeState
 from metaq.ha.settings import HaSettings, ReplicaMode
 from metaq.ha.view import Disk, PendingSwap, Role, SendGate, SwapPurpose, SwitchRequest
 from tests.support.ha_views import NOW, ONE, RECORD, THREE, TWO, beat, link, own, view
@@ -166,6 +168,27 @@ def test_without_the_register_it_goes_on_and_changes_nothing() -> None:
         SendGate.REFUSE,
         "a node is behind and cannot be removed from the set",
     )
+
+
+def test_a_member_that_must_stay_is_named() -> None:
+    # Node 2 of a pair dies, and node 3 joins: only node 1 knows that the voters changed.
+    joined = replaced(PAIR.with_voters(PAIR.in_sync, ()), in_sync=RECORD.in_sync)
+    links = {TWO: link(TWO, behind_s=9), THREE: link(THREE)}
+    promised = {1: joined.version, 2: joined.version - 1, 3: joined.version}
+    beats = {member.id: beat(member, promised_version=promised[member.id]) for member in RECORD.in_sync}
+    (action,) = decided(master(), record=joined, links=links, beats=beats)
+    assert (action.gate, action.reason) == (SendGate.REFUSE, f"node 2 is behind, and {CANNOT_LEAVE}")
+    assert cannot_leave(view(master(), record=joined, links=links, beats=beats), joined) == {TWO}
+    beats[2] = beat(Member(2, "new"))
+    assert not cannot_leave(view(master(), record=joined, links=links, beats=beats), joined)
+    assert not cannot_leave(view(master(), links=links), RECORD), "it leaves by a swap"
+
+
+def replaced(record: GroupRecord, in_sync: tuple[Member, ...]) -> GroupRecord:
+    """Returns the record after a join."""
+    changed = change_set(record, in_sync, lambda member: record.version)
+    assert changed is not None
+    return changed
 
 
 def test_it_accepts_again_when_all_keep_up() -> None:

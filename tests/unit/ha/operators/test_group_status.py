@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from metaq.ha.decisions.fixed import FixedView
+from metaq.ha.decisions.master import CANNOT_LEAVE
 from metaq.ha.group_record import Member, NodeState
 from metaq.ha.operators.group_control import StandAlone
 from metaq.ha.operators.group_status import fixed_status, group_status, register_status
@@ -32,6 +33,17 @@ def test_a_master_knows_how_far_everybody_is() -> None:
     assert nodes(status)[1] == NodeStatus(1, ADDRESS, "master", "in sync", 0, 0)
     assert nodes(status)[2] == NodeStatus(2, "", "replica", "in sync", 0, 0)
     assert nodes(status)[3] == NodeStatus(3, "", "replica", "in sync", 40, 700)
+
+
+def test_a_master_says_why_the_set_keeps_a_dead_member() -> None:
+    joined = msgspec.structs.replace(RECORD, version=2, voters_before=(ONE, TWO), voters_since=2)
+    beats = {ONE.id: beat(ONE), TWO.id: beat(TWO, age_s=9, promised_version=1)}
+    links = {TWO: link(TWO, behind_s=9, connected=False), THREE: link(THREE)}
+    seen = view(own(Role.MASTER, ONE), record=joined, links=links, beats=beats)
+    found = nodes(group_status("g", seen, ADDRESS))
+    assert (found[2].problem, found[3].problem) == (CANNOT_LEAVE, "")
+    beats[TWO.id] = beat(TWO, age_s=9, promised_version=2)
+    assert nodes(group_status("g", replace(seen, beats=beats), ADDRESS))[2].problem == ""
 
 
 def test_a_lost_link_keeps_its_lag_and_grows_older() -> None:
