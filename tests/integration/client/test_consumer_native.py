@@ -61,7 +61,10 @@ def test_the_checksum_of_a_record_is_no_property_of_its_message(face: Face, serv
             await face.call(puller.assign, topic)
             await send(served.broker, topic, "first", color="red")
             await send(served.broker, topic, "again", **{"color": "red", "__CRC32#": "0123456789"})
-            messages = await face.call(puller.poll, 60, count=2)
+            messages = [
+                *await face.call(puller.poll, 60, count=1),
+                *await face.call(puller.poll, 60, count=1),
+            ]
             assert [message.body for message in messages] == [b"first", b"again"]
             for message in messages:
                 assert dict(message.properties) == {"color": "red"}
