@@ -235,7 +235,7 @@ impl Reader<'_> {
             return Some(Verdict::Wanted);
         }
         // A damaged property must not hide a message. A wanted record is checked later.
-        (record.coverage == Coverage::Body || record.crc_matches()).then_some(Verdict::Unwanted)
+        (record.coverage() == Coverage::Body || record.crc_matches()).then_some(Verdict::Unwanted)
     }
 
     /// The entry and the file with its record. If the two do not fit, the corrected entry, if there is one.

@@ -148,7 +148,7 @@ impl Dispatch {
         let reached = walk(with.log, from, end, with.replay != Replay::No, |step| {
             match step {
                 Step::Record(record) => {
-                    if record.coverage == Coverage::Body {
+                    if record.coverage() == Coverage::Body {
                         self.uncovered_records.fetch_add(1, Ordering::Relaxed);
                     }
                     if let Err(error) = self.enter(state, with, &record) {
