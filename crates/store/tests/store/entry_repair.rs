@@ -136,6 +136,28 @@ fn a_scrub_writes_entries_from_their_records() {
 }
 
 #[test]
+fn a_scrub_gives_a_topic_that_was_created_again_none_of_its_old_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = narrow(directory.path(), true);
+    let store = open(&settings);
+    fill(&store, 5, 0);
+    store.delete_topic("t").unwrap();
+    let places = fill(&store, 4, 0);
+    let store = without_entries(&settings, store, 1..3);
+    // The first entry leads somewhere else.
+    store.close().unwrap();
+    drop(store);
+    flip(&settings.directory.join(format!("consumequeue/t/0/{:020}", 0)), 7, 1);
+    let store = open(&settings);
+    let mut at = 0;
+    while let Some(part) = store.scrub(at, 200).unwrap() {
+        at = part.next_offset;
+    }
+    let entries = store.queue_entries("t", 0, 0, 9);
+    assert_eq!(entries.iter().map(|entry| entry.physical_offset).collect::<Vec<_>>(), places);
+}
+
+#[test]
 fn very_much_damage_keeps_no_entry_from_being_corrected() {
     const DAMAGED: usize = 10_010;
     let directory = tempfile::tempdir().unwrap();
