@@ -81,6 +81,7 @@ __all__ = [
     "SlowRequest",
     "StandingSubscription",
     "Store",
+    "StoreClosed",
     "StoreFailure",
     "StoreFigures",
     "StoreOpened",
@@ -110,6 +111,9 @@ class CoreError(Exception):
 
 class StoreFailure(CoreError):
     """The store failed: a full disk, a failed sync, a damaged file, another process that has it open."""
+
+class StoreClosed(StoreFailure):
+    """The store was closed, for example because it is opened anew."""
 
 class FrameError(CoreError):
     """Bytes that are not a frame: too long, a header past its frame, a malformed header."""

@@ -1,6 +1,6 @@
 //! Reading: by queue offset, by physical offset, by store time.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ use crate::log::gate::Reports;
 use crate::log::mapped::MappedFile;
 use crate::queue::consume_queue::Queue;
 use crate::queue::files::Entry;
-use crate::queue::repair::Searched;
+use crate::queue::repair::{LANDMARKS_MAX, Searched};
 use crate::queue::table::Queues;
 use crate::recovery::log_walk::{Content, content_at};
 
@@ -23,7 +23,7 @@ use crate::recovery::log_walk::{Content, content_at};
 const SCAN_ENTRIES_MIN: usize = 800;
 /// Entries read at a time.
 const CHUNK_ENTRIES: usize = 128;
-/// Damaged entries that are remembered, so that each is reported once.
+/// Damaged entries that are remembered, so that each is reported once. Beyond them, the first ones are forgotten.
 const DAMAGE_REMEMBERED_MAX: usize = 10_000;
 /// Damaged messages that operators see by name.
 const DAMAGE_NAMED_MAX: usize = 100;
@@ -41,10 +41,28 @@ pub(crate) struct Reader<'a> {
 #[derive(Default)]
 pub(crate) struct Damage {
     /// By queue (its serial) and queue offset.
-    seen: Mutex<HashMap<(u64, i64), DamagedMessage>>,
+    seen: Mutex<BTreeMap<(u64, i64), Seen>>,
+    /// How far searches got that ended at their limit.
+    searches: Mutex<BTreeMap<(u64, i64), Search>>,
+    pub(crate) search_bytes_max: i64,
     pub(crate) count: AtomicU64,
     /// Queue entries that were corrected.
     pub(crate) repaired: AtomicU64,
+}
+
+/// A damaged message that a read met.
+struct Seen {
+    message: DamagedMessage,
+    /// An entry nearby was corrected since, so another search may find the record.
+    is_outdated: bool,
+}
+
+/// How far the log was searched for the record of a queue offset.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Search {
+    pub(crate) end: i64,
+    /// It met something that is not a record.
+    pub(crate) has_gap: bool,
 }
 
 /// The part of a queue that one pull asks for.
@@ -182,7 +200,12 @@ impl Reader<'_> {
             let min_offset = queue.min_offset(&self.queues.disk, self.log.start_offset());
             min_offset.is_ok_and(|min_offset| queue_offset < min_offset)
         };
-        self.stops && !self.damage.is_skipped(queue, queue_offset) && !is_deleted()
+        let waits = if self.stops {
+            !self.damage.is_skipped(queue, queue_offset)
+        } else {
+            self.damage.is_searched_for(queue, queue_offset)
+        };
+        waits && !is_deleted()
     }
 
     /// Applies the filter to the entry at `got.next_offset`.
@@ -235,7 +258,7 @@ impl Reader<'_> {
             return Some(Verdict::Wanted);
         }
         // A damaged property must not hide a message. A wanted record is checked later.
-        (record.coverage == Coverage::Body || record.crc_matches()).then_some(Verdict::Unwanted)
+        (record.coverage() == Coverage::Body || record.crc_matches()).then_some(Verdict::Unwanted)
     }
 
     /// The entry and the file with its record. If the two do not fit, the corrected entry, if there is one.
@@ -267,8 +290,12 @@ impl Reader<'_> {
             return None;
         }
         let searched = self.repair(queue, queue_offset);
-        if let Searched::Found(entry) = searched {
-            return Some((entry, self.find_record(queue, queue_offset, &entry, gathered)?));
+        match searched {
+            Searched::Found(entry) => {
+                return Some((entry, self.find_record(queue, queue_offset, &entry, gathered)?));
+            }
+            Searched::Unfinished => return None,
+            Searched::Nowhere | Searched::InDamage => {}
         }
         if !entry.is_void() {
             self.log.damage.suspect(entry.physical_offset);
@@ -421,18 +448,54 @@ impl Gathered {
 }
 
 impl Damage {
+    pub(crate) fn new(search_bytes_max: u64) -> Self {
+        Self { search_bytes_max: search_bytes_max.try_into().unwrap_or(i64::MAX), ..Self::default() }
+    }
+
     fn is_known(&self, queue: &Queue, queue_offset: i64) -> bool {
-        let seen = self.seen.lock();
-        seen.contains_key(&(queue.serial, queue_offset)) || seen.len() >= DAMAGE_REMEMBERED_MAX
+        self.seen.lock().get(&(queue.serial, queue_offset)).is_some_and(|seen| !seen.is_outdated)
     }
 
     fn is_skipped(&self, queue: &Queue, queue_offset: i64) -> bool {
-        self.seen.lock().get(&(queue.serial, queue_offset)).is_some_and(|message| message.is_skipped)
+        self.seen.lock().get(&(queue.serial, queue_offset)).is_some_and(|seen| seen.message.is_skipped)
+    }
+
+    fn is_searched_for(&self, queue: &Queue, queue_offset: i64) -> bool {
+        self.searches.lock().contains_key(&(queue.serial, queue_offset))
+    }
+
+    /// How far the search for a queue offset got before.
+    pub(crate) fn search(&self, queue: &Queue, queue_offset: i64) -> Search {
+        self.searches.lock().get(&(queue.serial, queue_offset)).copied().unwrap_or_default()
+    }
+
+    /// Notes how far it got. Two reads may search for the same one.
+    pub(crate) fn note_search(&self, queue: &Queue, queue_offset: i64, now: Search) {
+        let mut searches = self.searches.lock();
+        let key = (queue.serial, queue_offset);
+        if searches.len() >= DAMAGE_REMEMBERED_MAX && !searches.contains_key(&key) {
+            searches.pop_first();
+        }
+        let known = searches.entry(key).or_default();
+        *known = Search { end: known.end.max(now.end), has_gap: known.has_gap || now.has_gap };
+    }
+
+    /// Notes that an entry was corrected, which narrows the search for those around it.
+    pub(crate) fn note_repair(&self, queue: &Queue, queue_offset: i64) {
+        self.repaired.fetch_add(1, Ordering::Relaxed);
+        self.searches.lock().remove(&(queue.serial, queue_offset));
+        let mut seen = self.seen.lock();
+        seen.remove(&(queue.serial, queue_offset));
+        let around = |distance| (queue.serial, queue_offset.saturating_add(distance));
+        for (_, seen) in seen.range_mut(around(-LANDMARKS_MAX)..=around(LANDMARKS_MAX)) {
+            seen.is_outdated = true;
+        }
     }
 
     /// Some of the damaged messages, in order.
     pub(crate) fn messages(&self) -> Vec<DamagedMessage> {
-        let mut messages: Vec<DamagedMessage> = self.seen.lock().values().cloned().collect();
+        let mut messages: Vec<DamagedMessage> =
+            self.seen.lock().values().map(|seen| seen.message.clone()).collect();
         messages.sort_unstable();
         messages.truncate(DAMAGE_NAMED_MAX);
         messages
@@ -454,7 +517,15 @@ impl Damage {
             physical_offset: if entry.is_void() { -1 } else { entry.physical_offset },
             is_skipped,
         };
-        if self.seen.lock().insert((queue.serial, queue_offset), message).is_none() {
+        let key = (queue.serial, queue_offset);
+        self.searches.lock().remove(&key);
+        let mut seen = self.seen.lock();
+        if seen.len() >= DAMAGE_REMEMBERED_MAX && !seen.contains_key(&key) {
+            seen.pop_first();
+        }
+        let is_new = seen.insert(key, Seen { message, is_outdated: false }).is_none();
+        drop(seen);
+        if is_new {
             self.count.fetch_add(1, Ordering::Relaxed);
             let outcome =
                 if is_skipped { "not served" } else { "reads wait in front of it until it is repaired" };

@@ -10,7 +10,7 @@ use crate::error::StoreError;
 use crate::log::damage::is_empty;
 use crate::log::mapped::MappedFile;
 use crate::queue::consume_queue::Queue;
-use crate::recovery::log_walk::{Content, content_at};
+use crate::recovery::log_walk::{Content, Step, content_at, walk};
 use crate::store::{OpenStore, Store};
 
 const PIECE_BYTES: usize = 1 << 20;
@@ -133,11 +133,29 @@ impl Store {
 
 impl OpenStore {
     /// Checks a place again as every other check does, and returns the damage that begins there. A scrub goes on behind
-    /// it.
-    fn damage_found(&self, from: i64, fallback: i64) -> Scrubbed {
+    /// it, or behind the record that is there if this check finds it sound, at `to` at the latest.
+    fn damage_found(&self, from: i64, to: i64) -> Scrubbed {
         let damaged = self.check_log(from, from + 1).unwrap_or_default().damaged;
         let next_offset = damaged.iter().map(|range| range.1).max().filter(|next| *next > from);
-        Scrubbed { next_offset: next_offset.unwrap_or(fallback), checksum: None, damaged }
+        let next_offset = next_offset.unwrap_or_else(|| self.record_end_behind(from, to));
+        Scrubbed { next_offset, checksum: None, damaged }
+    }
+
+    /// The end of the record that contains an offset, or `to` if there is none.
+    fn record_end_behind(&self, offset: i64, to: i64) -> i64 {
+        let first = self.log.file_at(offset).map_or(offset, |file| file.start_offset);
+        let mut end = to;
+        walk(&self.log, first, to, false, |step| {
+            let step_end = match step {
+                Step::Record(record) => record.physical_offset + record.size as i64,
+                Step::Gap { to, .. } => to,
+            };
+            if step_end > offset {
+                end = step_end.min(to);
+            }
+            step_end <= offset
+        });
+        end
     }
 
     fn scrub_blank(&self, file: &MappedFile, from: i64) -> Result<Scrubbed, StoreError> {

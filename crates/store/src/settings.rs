@@ -42,6 +42,8 @@ pub struct StoreSettings {
     pub delete_unconsumed: bool,
     /// Reads wait in front of a damaged record, because it can be repaired, instead of leaving it out.
     pub stop_at_damage: bool,
+    /// Bytes of the log that one read searches for the record of a damaged queue entry. The next read goes on from there.
+    pub entry_search_bytes_max: u64,
     /// Entries of the key index that one query examines; an entry whose record has to be read counts as 64.
     pub query_entries_max: u64,
     /// Bytes of records that one query returns. The first record comes whatever its size.
@@ -75,6 +77,7 @@ impl StoreSettings {
             disk_refuse_percent: 90,
             delete_unconsumed: false,
             stop_at_damage: false,
+            entry_search_bytes_max: 256 * MIB,
             query_entries_max: 1_000_000,
             query_bytes_max: 8 * MIB as usize,
             append_wait_ms_max: 1_000,

@@ -8,6 +8,9 @@
 //! The 0x02 in front is an empty property, which all readers skip. It marks the record as one that ends with a
 //! checksum: if the property itself is damaged, the record does not pass for one that never had it. Apache's brokers
 //! write no mark. For their records, a property that almost has the right form counts as a damaged one.
+//!
+//! An unmarked record may also be a copy that another broker made with the properties of its original, so that the
+//! number is that of the original. Such a record is sound, and only its body is covered: see [`is_of_another`].
 
 use std::sync::LazyLock;
 
@@ -31,32 +34,44 @@ const DAMAGED_BITS_MAX: u32 = 8;
 pub enum Coverage {
     /// Everything.
     Record,
-    /// The body. The record is older, or had no room, or comes from a broker that writes no other checksum.
+    /// The body. The record is older, or had no room, or comes from a broker that writes no other checksum or copies that
+    /// of another record.
     Body,
     /// The record had a checksum, which is damaged.
     Broken,
 }
 
-/// The coverage of a record with these properties, and the properties without the checksum.
+/// How the properties of a record end and begin.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// With a checksum, and the mark in front.
+    Marked,
+    /// With a checksum, maybe that of another record.
+    Unmarked,
+    Missing,
+    Broken,
+}
+
+/// The form of the checksum of a record with these properties, and the properties without the checksum.
 #[inline]
-pub(crate) fn coverage(properties: &[u8]) -> (Coverage, &[u8]) {
+pub(crate) fn form(properties: &[u8]) -> (Form, &[u8]) {
     if let Some((own, [name @ .., _, _, _, _, _, _, _, _, _, _, VALUE_END])) =
         properties.split_last_chunk::<CHECKSUM_BYTES>()
     {
         if name == NAME_AND_MARK {
-            return (Coverage::Record, own.strip_prefix(&[MARK]).unwrap_or(own));
+            return own.strip_prefix(&[MARK]).map_or((Form::Unmarked, own), |own| (Form::Marked, own));
         }
     }
-    (coverage_without_checksum(properties), properties)
+    (form_without_checksum(properties), properties)
 }
 
 #[cold]
-fn coverage_without_checksum(properties: &[u8]) -> Coverage {
+fn form_without_checksum(properties: &[u8]) -> Form {
     let is_damaged = properties.first() == Some(&MARK)
         || is_alike(properties)
         // No broker writes zeros alone, but a power loss does.
         || (!properties.is_empty() && properties.iter().all(|byte| *byte == 0));
-    if is_damaged { Coverage::Broken } else { Coverage::Body }
+    if is_damaged { Form::Broken } else { Form::Missing }
 }
 
 /// The properties without what a reader would take for a checksum at their end.
@@ -84,6 +99,24 @@ pub(crate) fn matches(record: &[u8]) -> bool {
     *property == self::property(crc31(covered))
 }
 
+/// Whether an unmarked record, whose checksum is wrong, ends with the checksum of another record. Older brokers copy it
+/// with the other properties of a message, which are text.
+///
+/// If the number is right with the mark as the first byte of the properties, the record is one with a damaged mark.
+#[cold]
+pub(crate) fn is_of_another(record: &[u8], properties: &[u8]) -> bool {
+    let Some((covered, property)) = record.split_last_chunk::<CHECKSUM_BYTES>() else { return false };
+    let is_number = property[NAME_BYTES + 1..CHECKSUM_BYTES - 1].iter().all(u8::is_ascii_digit);
+    let is_text = !properties.contains(&0) && std::str::from_utf8(properties).is_ok();
+    if !is_number || !is_text {
+        return false;
+    }
+    let Some((head, [_, rest @ ..])) = covered.split_at_checked(covered.len() - properties.len()) else {
+        return true;
+    };
+    *property != self::property(crc31_of([head, &[MARK], rest]))
+}
+
 /// Ends a record, which is laid out but for the last 20 bytes, with its checksum.
 #[inline]
 pub(crate) fn seal(record: &mut [u8]) {
@@ -102,11 +135,19 @@ fn property(number: u32) -> [u8; CHECKSUM_BYTES] {
     property
 }
 
+#[inline]
 pub(crate) fn crc31(bytes: &[u8]) -> u32 {
+    crc31_of([bytes])
+}
+
+#[inline]
+fn crc31_of<const N: usize>(parts: [&[u8]; N]) -> u32 {
     // A new hasher asks the processor what it can do, which would cost as much as a small body.
     static NEW: LazyLock<Hasher> = LazyLock::new(Hasher::new);
     let mut hasher = NEW.clone();
-    hasher.update(bytes);
+    for part in parts {
+        hasher.update(part);
+    }
     hasher.finalize() & 0x7FFF_FFFF
 }
 

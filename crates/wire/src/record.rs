@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::bytes::Reader;
-use crate::checksum::{self, CHECKSUM_BYTES, Coverage, MARK};
+use crate::checksum::{self, CHECKSUM_BYTES, Coverage, Form, MARK};
 use crate::error::WireError;
 use crate::properties::{self, VALUE_END};
 
@@ -285,7 +285,7 @@ pub struct Record<'a> {
     pub topic: &'a [u8],
     /// Without the checksum of the record.
     pub properties: &'a [u8],
-    pub coverage: Coverage,
+    form: Form,
     /// All of its bytes.
     whole: &'a [u8],
 }
@@ -340,7 +340,7 @@ impl<'a> Record<'a> {
         };
         let topic = reader.take(topic_length)?;
         let properties_length = usize::try_from(reader.i16()?).ok()?;
-        let (coverage, properties) = checksum::coverage(reader.take(properties_length)?);
+        let (form, properties) = checksum::form(reader.take(properties_length)?);
         reader.is_empty().then_some(Record {
             size: whole.len(),
             body_crc: u32::from_be_bytes(field(head, at::BODY_CRC)),
@@ -358,7 +358,7 @@ impl<'a> Record<'a> {
             body,
             topic,
             properties,
-            coverage,
+            form,
             whole,
         })
     }
@@ -366,11 +366,35 @@ impl<'a> Record<'a> {
     /// Whether the record's checksum is right: that of the whole record, or that of the body if it has no other.
     #[inline]
     pub fn crc_matches(&self) -> bool {
-        match self.coverage {
-            Coverage::Record => checksum::matches(self.whole),
-            Coverage::Body => body_crc(self.body) == self.body_crc,
-            Coverage::Broken => false,
+        match self.form {
+            Form::Marked => checksum::matches(self.whole),
+            Form::Unmarked => checksum::matches(self.whole) || self.has_checksum_of_another(),
+            Form::Missing => self.body_matches(),
+            Form::Broken => false,
         }
+    }
+
+    /// The part of the record that its checksum covers. If an unmarked record ends with a checksum, it is computed.
+    #[inline]
+    pub fn coverage(&self) -> Coverage {
+        match self.form {
+            Form::Marked => Coverage::Record,
+            Form::Unmarked if checksum::matches(self.whole) || !self.has_checksum_of_another() => {
+                Coverage::Record
+            }
+            Form::Unmarked | Form::Missing => Coverage::Body,
+            Form::Broken => Coverage::Broken,
+        }
+    }
+
+    #[cold]
+    fn has_checksum_of_another(&self) -> bool {
+        self.body_matches() && checksum::is_of_another(self.whole, self.properties)
+    }
+
+    #[inline]
+    fn body_matches(&self) -> bool {
+        body_crc(self.body) == self.body_crc
     }
 
     /// The value of one property.

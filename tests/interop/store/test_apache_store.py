@@ -11,7 +11,7 @@ import json
 import shutil
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -119,8 +119,14 @@ def test_ours_finds_apaches_checksums_right(apache: ApacheStore, tmp_path: Path,
         _check_records(store, written)
         _check_queues(store, written)
     in_queues = [one for one in written if one["system_flag"] not in NOT_QUEUED]
-    victim = in_queues[len(in_queues) // 2]["physical_offset"]
+    message = in_queues[len(in_queues) // 2]
+    victim, body = message["physical_offset"], bytes.fromhex(message["body"])
     _flip_property(apache.directory, victim)
+    with opened(apache.directory) as store:
+        # It looks like a copy that an older version made, with the checksum of its original.
+        assert store.damaged_ranges(0, store.end_offset()) == []
+        assert store.uncovered_records(0, store.end_offset()) == 1
+    _flip(apache.directory, victim, lambda record: record.index(body))
     with opened(apache.directory) as store:
         found = store.damaged_ranges(0, store.end_offset())
         assert found is not None
@@ -143,15 +149,20 @@ def test_apache_with_checksums_appends_to_ours_and_ours_to_that(apache: ApacheSt
 
 def _flip_property(directory: Path, physical_offset: int) -> None:
     """Changes one bit in the value of a record's last own property."""
+    _flip(directory, physical_offset, lambda record: len(record) - 20 - 2)
+
+
+def _flip(directory: Path, physical_offset: int, place: Callable[[bytes], int]) -> None:
+    """Changes one bit of the byte of a record at a place that depends on the record."""
     start = physical_offset // SETTINGS["commit_log_file_bytes"] * SETTINGS["commit_log_file_bytes"]
     with (directory / "commitlog" / f"{start:020}").open("r+b") as log:
         log.seek(physical_offset - start)
         (size,) = struct.unpack(">I", log.read(4))
-        last = physical_offset - start + size - 20 - 2
-        log.seek(last)
-        (byte,) = log.read(1)
-        log.seek(last)
-        log.write(bytes((byte ^ 1,)))
+        log.seek(physical_offset - start)
+        record = log.read(size)
+        changed = place(record)
+        log.seek(physical_offset - start + changed)
+        log.write(bytes((record[changed] ^ 1,)))
 
 
 # ------------------------------------------------------------------------------------------- ours, reading

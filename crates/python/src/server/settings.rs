@@ -82,6 +82,7 @@ impl From<StoreSettings> for metaq_store::StoreSettings {
             query_bytes_max: from.query_bytes_max,
             append_wait_ms_max: from.append_wait_ms_max,
             delay_levels_ms: from.delay_levels_ms,
+            ..metaq_store::StoreSettings::new("")
         }
     }
 }

@@ -31,7 +31,7 @@ pub fn messages(mut bytes: &[u8]) -> Vec<Message> {
         let record = Record::decode(bytes).expect("a whole record");
         assert!(record.crc_matches());
         let checksums = |bytes: &[u8]| bytes.windows(8).filter(|part| part == b"__CRC32#").count();
-        let own = usize::from(record.coverage == Coverage::Record);
+        let own = usize::from(record.coverage() == Coverage::Record);
         assert_eq!(checksums(&bytes[..record.size]) - checksums(record.body), own, "of no other record");
         let properties = metaq_wire::properties::iterate(record.properties);
         found.push(Message {
@@ -41,7 +41,7 @@ pub fn messages(mut bytes: &[u8]) -> Vec<Message> {
             physical_offset: record.physical_offset,
             system_flag: record.system_flag,
             reconsume_times: record.reconsume_times,
-            coverage: record.coverage,
+            coverage: record.coverage(),
             body: text(record.body),
             properties: properties.map(|(name, value)| (text(name), text(value))).collect(),
         });

@@ -120,7 +120,7 @@ pub(crate) fn check(log: &CommitLog, from: i64, to: i64) -> Option<Checked> {
             // Only sizes matter below `from`.
             Content::Record(record) if at + record.size as i64 <= from => Some(at + record.size as i64),
             Content::Record(record) if record.crc_matches() => {
-                uncovered += u64::from(record.coverage == Coverage::Body);
+                uncovered += u64::from(record.coverage() == Coverage::Body);
                 Some(at + record.size as i64)
             }
             Content::Blank if is_empty(bytes.get(layout::BLANK_BYTES..).unwrap_or_default()) => {

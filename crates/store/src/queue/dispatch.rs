@@ -148,7 +148,7 @@ impl Dispatch {
         let reached = walk(with.log, from, end, with.replay != Replay::No, |step| {
             match step {
                 Step::Record(record) => {
-                    if record.coverage == Coverage::Body {
+                    if record.coverage() == Coverage::Body {
                         self.uncovered_records.fetch_add(1, Ordering::Relaxed);
                     }
                     if let Err(error) = self.enter(state, with, &record) {
@@ -312,7 +312,7 @@ fn is_restart(log: &CommitLog, first: &Record<'_>) -> bool {
 
 /// The tag code of a record's entry: the hash of its tag or, in the queues of the delay levels, the time it is due.
 #[inline]
-fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
+pub(crate) fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
     if record.topic != SCHEDULE_TOPIC.as_bytes() {
         return tag_code_of(record.properties);
     }

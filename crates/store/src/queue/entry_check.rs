@@ -4,14 +4,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use metaq_wire::Record;
 use metaq_wire::properties::tag_code_of;
 
 use crate::log::commit_log::is_queued;
 use crate::queue::consume_queue::Queue;
-use crate::queue::dispatch::SCHEDULE_TOPIC;
+use crate::queue::dispatch::{SCHEDULE_TOPIC, entry_code};
 use crate::queue::files::Entry;
 use crate::store::OpenStore;
 
@@ -74,23 +73,32 @@ impl OpenStore {
 
     #[cold]
     fn correct(&self, queue: &Queue, record: &Record<'_>, entry: &Entry) -> std::io::Result<()> {
-        let reader = self.reader();
-        if entry.is_void() || entry.physical_offset != record.physical_offset {
-            // If the topic was deleted and created again, the entry belongs to a later record.
-            if reader.sound_entry(queue, record.queue_offset).is_none() {
-                let _searched = reader.repair(queue, record.queue_offset);
-            }
+        let is_own = !entry.is_void() && entry.physical_offset == record.physical_offset;
+        if !is_own && !self.is_last(queue, record) {
             return Ok(());
         }
-        let tag_code = if is_timed(record) { entry.tag_code } else { tag_code_of(record.properties) };
+        let tag_code = if is_own && is_timed(record) {
+            entry.tag_code
+        } else {
+            entry_code(record, &self.settings.delay_levels_ms)
+        };
         let right = Entry { physical_offset: record.physical_offset, size: record.size as i32, tag_code };
         queue.rewrite(&self.queues.disk, record.queue_offset, right)?;
-        self.damage.repaired.fetch_add(1, Ordering::Relaxed);
+        self.damage.note_repair(queue, record.queue_offset);
         self.reports.add(format!(
             "topic {}, queue {}: the damaged entry {} was repaired from the commit log",
             queue.topic, queue.queue_id, record.queue_offset
         ));
         Ok(())
+    }
+
+    /// Whether the record belongs to the queue as it is. If the topic was deleted and created again, a later record has the
+    /// same queue offset, and entries in front of it lead to later records too.
+    fn is_last(&self, queue: &Queue, record: &Record<'_>) -> bool {
+        let reader = self.reader();
+        let is_earlier = |entry: Entry| entry.physical_offset < record.physical_offset;
+        reader.sound_entry(queue, record.queue_offset).is_none_or(is_earlier)
+            && reader.landmark_before(queue, record.queue_offset).is_none_or(is_earlier)
     }
 }
 

@@ -84,7 +84,7 @@ pub(crate) fn open(
             &saved,
             if recovered.is_bound_kept { recovered.replay_from } else { -1 },
         ),
-        damage: Damage::default(),
+        damage: Damage::new(settings.entry_search_bytes_max),
         consumed: Mutex::default(),
         pins: Pins::default(),
         cleaning: Mutex::new(()),

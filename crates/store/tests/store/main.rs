@@ -8,6 +8,7 @@ mod append_read;
 mod checksums;
 mod concurrency;
 mod damage;
+mod entry_repair;
 mod faults;
 mod filters;
 mod inspect;

@@ -93,6 +93,7 @@ fn a_wrong_beginning_and_a_lost_file_do_not_stop_it() {
     let places = fill(&store);
     let inside = store.scrub(places[10].start + 3, 1 << 20).unwrap().unwrap();
     assert_eq!((inside.damaged, inside.checksum), (vec![], None), "the records are sound");
+    assert_eq!(inside.next_offset, places[10].end, "and so no further one is left out");
     store.close().unwrap();
     assert!(matches!(store.scrub(0, 1), Err(StoreError::Closed)));
     drop(store);

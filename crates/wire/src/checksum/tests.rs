@@ -61,7 +61,7 @@ fn a_record_ends_with_its_checksum() {
     let digits: String = format!("{number:010}").chars().rev().collect();
     assert_eq!(property, format!("__CRC32#\u{1}{digits}\u{2}").as_bytes());
     let read = Record::decode(&bytes).unwrap();
-    assert_eq!((read.coverage, read.size), (Coverage::Record, bytes.len()));
+    assert_eq!((read.coverage(), read.size), (Coverage::Record, bytes.len()));
     assert_eq!(read.properties, b"KEYS\x01a b\x02TAGS\x01red\x02UNIQ_KEY\x01k1\x02");
     assert!(read.crc_matches());
 }
@@ -77,16 +77,80 @@ fn numbers_are_written_with_the_least_significant_digit_first() {
     }
 }
 
+/// A copy as brokers of the former version write it: the properties of the original without the mark, changed, and the
+/// checksum of the original at their end.
+fn copied() -> Vec<u8> {
+    let original = sealed();
+    let properties =
+        [b"\x02DELAY\x013\x02UNIQ_KEY\x01k1\x02", &original[original.len() - CHECKSUM_BYTES..]].concat();
+    let kept = [&properties[1..], b"", b""];
+    let mut bytes = written(&new([kept[0], b"", b""], b"a body of a record"), false);
+    // The writer of this version leaves the checksum out.
+    let properties_at = 88 + 18 + 1 + 6;
+    bytes.truncate(properties_at + 2);
+    bytes[properties_at..].copy_from_slice(&(kept[0].len() as u16).to_be_bytes());
+    bytes.extend(kept[0]);
+    let size = bytes.len() as u32;
+    bytes[..4].copy_from_slice(&size.to_be_bytes());
+    bytes
+}
+
 #[test]
 fn every_flipped_bit_is_noticed() {
-    for good in [sealed(), apaches()] {
-        assert!(is_sound(&good));
-        for bit in 0..good.len() * 8 {
+    let good = sealed();
+    assert!(is_sound(&good));
+    for bit in 0..good.len() * 8 {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(!is_sound(&bytes), "bit {bit} of {}", bytes.len() * 8);
+    }
+}
+
+#[test]
+fn a_copy_with_the_checksum_of_its_original_is_sound() {
+    let good = copied();
+    let read = Record::decode(&good).unwrap();
+    assert_eq!((read.coverage(), read.crc_matches()), (Coverage::Body, true));
+    assert_eq!(read.properties, b"DELAY\x013\x02UNIQ_KEY\x01k1\x02");
+    let body = 88..88 + 18;
+    for at in body {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        assert!(!is_sound(&bytes), "byte {at} of the body");
+    }
+    for at in 115..good.len() {
+        for damage in [0, 0xFF] {
             let mut bytes = good.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(!is_sound(&bytes), "bit {bit} of {}", bytes.len() * 8);
+            bytes[at] = damage;
+            assert!(!is_sound(&bytes), "{damage} at {at} is no text");
         }
     }
+    let bare = [&b"__CRC32#\x01"[..], b"0123456789\x02"].concat();
+    let mut bytes = good[..113].to_vec();
+    bytes.extend((bare.len() as u16).to_be_bytes());
+    bytes.extend(&bare);
+    let size = bytes.len() as u32;
+    bytes[..4].copy_from_slice(&size.to_be_bytes());
+    assert!(is_sound(&bytes), "it has no other property");
+}
+
+#[test]
+fn damage_of_a_record_of_apache_is_noticed_in_its_body_and_its_lengths() {
+    let good = apaches();
+    assert!(is_sound(&good));
+    let noticed = |byte: usize| {
+        let mut bytes = good.clone();
+        bytes[byte] ^= 1;
+        !is_sound(&bytes)
+    };
+    // Sizes, magic, checksum of the body; the body with its length; the lengths of topic and properties.
+    for byte in (0..12).chain(84..88 + 18 + 1).chain(113..115) {
+        assert!(noticed(byte), "byte {byte}");
+    }
+    let mut unnoticed = good.clone();
+    unnoticed[118] ^= 1;
+    assert_eq!(Record::decode(&unnoticed).unwrap().coverage(), Coverage::Body, "like a copy");
+    assert!(is_sound(&unnoticed));
 }
 
 #[test]
@@ -138,7 +202,7 @@ fn what_is_missing_is_noticed() {
 fn a_record_of_apache_has_no_mark() {
     let bytes = apaches();
     let read = Record::decode(&bytes).unwrap();
-    assert_eq!((read.coverage, read.properties.first()), (Coverage::Record, Some(&b'K')));
+    assert_eq!((read.coverage(), read.properties.first()), (Coverage::Record, Some(&b'K')));
     assert_eq!(find(read.properties, CHECKSUM_NAME), None);
 }
 
@@ -146,7 +210,7 @@ fn a_record_of_apache_has_no_mark() {
 fn without_a_checksum_the_body_is_checked() {
     let mut bytes = written(&new([b"TAGS\x01red", b"", b""], b"body"), false);
     let read = Record::decode(&bytes).unwrap();
-    assert_eq!((read.coverage, read.properties), (Coverage::Body, &b"TAGS\x01red"[..]));
+    assert_eq!((read.coverage(), read.properties), (Coverage::Body, &b"TAGS\x01red"[..]));
     assert!(read.crc_matches());
     bytes[90] ^= 1;
     assert!(!is_sound(&bytes));
@@ -159,12 +223,12 @@ fn properties_without_room_go_without_a_checksum() {
         let long = [&vec![b'x'; bytes - 1][..], &[VALUE_END]].concat();
         let record = written(&new([&long, b"", b""], b""), true);
         let read = Record::decode(&record).unwrap();
-        assert_eq!((read.coverage, read.properties.len()), (coverage, bytes));
+        assert_eq!((read.coverage(), read.properties.len()), (coverage, bytes));
         assert!(read.crc_matches());
     }
     let unended = vec![b'x'; 32_746];
     assert_eq!(
-        Record::decode(&written(&new([&unended, b"", b""], b""), true)).unwrap().coverage,
+        Record::decode(&written(&new([&unended, b"", b""], b""), true)).unwrap().coverage(),
         Coverage::Body
     );
 }
@@ -206,13 +270,15 @@ proptest! {
         let mut bytes = written(&record, with_checksum);
         let read = Record::decode(&bytes).unwrap();
         prop_assert!(read.crc_matches());
-        prop_assert_eq!(read.coverage == Coverage::Record, with_checksum);
+        prop_assert_eq!(read.coverage() == Coverage::Record, with_checksum);
         prop_assert!(crate::properties::iterate(read.properties).eq(crate::properties::iterate(&parts.concat())));
-        let good = bytes.clone();
+        let (good, mark_at) = (bytes.clone(), bytes.len() - CHECKSUM_BYTES.min(bytes.len()) - read.properties.len() - 1);
         for flip in flips {
             let bit = flip.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        prop_assert!(!with_checksum || bytes == good || !is_sound(&bytes));
+        // If the mark and something else is damaged, the record may pass for a copy.
+        let may_be_copy = bytes[mark_at] != good[mark_at];
+        prop_assert!(!with_checksum || may_be_copy || bytes == good || !is_sound(&bytes));
     }
 }

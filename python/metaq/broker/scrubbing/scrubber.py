@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 import msgspec
 
-from metaq._core import Clock, Store, StoreFailure
+from metaq._core import Clock, Store, StoreClosed, StoreFailure
 from metaq.broker.replication.log_repair import VerifiedPiece
 from metaq.broker.scrubbing.pace import ScrubSettings, due_ms, rate
 from metaq.broker.scrubbing.record import RANGES_MAX, ScrubRecord, load, save
@@ -128,6 +128,9 @@ class Scrubber:
                 if not self.record.is_under_way:
                     await self._wait_until_due()
                 pause_s = await self._step()
+            except StoreClosed:
+                # It is being opened anew.
+                pause_s = RETRY_S
             except StoreFailure as error:
                 pause_s = self._failed(error)
             except Exception:
@@ -229,7 +232,7 @@ class Scrubber:
         self._saved_at = 0.0
 
     def _failed(self, error: StoreFailure) -> float:
-        """A store that is being opened anew is there again soon. Otherwise the disk cannot be read there."""
+        """The disk may not be readable there, so after some attempts the scrub goes on with the next file."""
         self._failures += 1
         if self._failures >= RETRIES_MAX:
             self._failures = 0
