@@ -104,9 +104,9 @@ bench: setup-test $(BENCH_INSTALLED) ## Measure against RocketMQ and Kafka in al
 	@exec $(BIN)/python -m bench $(ARGS)
 
 .PHONY: soak
-soak: setup-test ## Clients and broker at full rate for an hour, then hundreds of kills; ARGS="--seconds 60", "--faults" or "--hostile"
+soak: setup-test ## Clients and broker at full rate for an hour, then hundreds of kills; ARGS="--seconds 60", "--faults", "--hostile" or "--damage"
 	@$(BIN)/python -m bench.soak $(ARGS)
-	@$(if $(findstring --faults,$(ARGS))$(findstring --hostile,$(ARGS)),:,METAQ_LONG=1 exec $(BIN)/python -m pytest -m kill_loop tests)
+	@$(if $(findstring --faults,$(ARGS))$(findstring --hostile,$(ARGS))$(findstring --damage,$(ARGS)),:,METAQ_LONG=1 exec $(BIN)/python -m pytest -m kill_loop tests)
 
 .PHONY: screenshots
 screenshots: setup ## Draw the gallery of the console anew: docs/images/console

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.soak.client import FORMS
+from bench.soak.damage import TRIALS, run_damage
 from bench.soak.faults import run_faults
 from bench.soak.hostile import SECONDS as HOSTILE_SECONDS
 from bench.soak.hostile import run_hostile
@@ -29,10 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scratch = chosen.scratch or REPOSITORY_ROOT / "build"
     scratch.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="soak-", dir=scratch))
-    if chosen.faults or chosen.hostile:
+    if chosen.faults or chosen.hostile or chosen.damage:
         try:
             if chosen.faults:
                 return run_faults(home)
+            if chosen.damage:
+                return run_damage(home, chosen.trials, chosen.seed, say)
             return run_hostile(home, chosen.seconds or HOSTILE_SECONDS, chosen.seed, say)
         finally:
             if not chosen.keep:
@@ -69,7 +72,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--leak", action="store_true", help="let the clients leak, to see it found")
     add("--faults", action="store_true", help="instead, every fault of a broker group, with counts")
     add("--hostile", action="store_true", help="instead, all attacks together, beside a healthy client")
-    add("--seed", type=int, help="of the mutated frames (default: any)")
+    add(
+        "--damage",
+        action="store_true",
+        help="instead, damage to the files of one node of a group, with counts",
+    )
+    add("--trials", type=int, help=f"of --damage (default: {TRIALS}, with --seed 1)")
+    add(
+        "--seed", type=int, help="of the mutated frames (default: any), or of the first trial of --damage (0)"
+    )
     add("-o", "--output", choices=["table", "json"], default="table")
     add("--scratch", type=Path, help="where store and logs go meanwhile (default: build/)")
     add("--keep", action="store_true", help="leave them there")

@@ -81,6 +81,7 @@ __all__ = [
     "SlowRequest",
     "StandingSubscription",
     "Store",
+    "StoreClosed",
     "StoreFailure",
     "StoreFigures",
     "StoreOpened",
@@ -110,6 +111,9 @@ class CoreError(Exception):
 
 class StoreFailure(CoreError):
     """The store failed: a full disk, a failed sync, a damaged file, another process that has it open."""
+
+class StoreClosed(StoreFailure):
+    """The store was closed, for example because it is opened anew."""
 
 class FrameError(CoreError):
     """Bytes that are not a frame: too long, a header past its frame, a malformed header."""
@@ -437,6 +441,15 @@ class BrokerPlane:
         """Level → the queue offset at which its delivery goes on. Load them before `start`."""
     def delay_offsets(self, timeout_ms: int = 5000) -> dict[int, int] | None:
         """The same as reached so far, once everything delivered is flushed; None if that takes too long."""
+    def load_timer_progress(self, wake_ms: int, physical_offset: int, queue_offset: int) -> None:
+        """How far the last master of the group delivered messages that wait for a given moment: everything at
+        or before this position, of the records before this offset of their queue. Load it before `start`."""
+    def timer_progress(self, timeout_ms: int = 5000) -> tuple[int, int, int] | None:
+        """The same as reached so far, once that is confirmed; None if that takes too long or is not known."""
+    def hold_deliveries(self, timeout_ms: int = 1000) -> bool:
+        """Delivers no delayed message until `release_deliveries`. False if a delivery that is under way takes
+        too long."""
+    def release_deliveries(self) -> None: ...
     def catch_up(self, timeout_ms: int = 5000) -> bool:
         """Delivers everything that is due after a clock jump, instead of a little later. False if that takes
         too long or the plane does not run."""
@@ -673,6 +686,9 @@ class LinkFigures:
     def silent_ms(self) -> int:
         """The time since the replica was heard."""
     @property
+    def ack_ms(self) -> int | None:
+        """How long the replica takes to acknowledge records; None without traffic."""
+    @property
     def closed(self) -> str | None:
         """Why the link was closed; None while it lives."""
 
@@ -848,7 +864,9 @@ class Store:
         self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
     ) -> tuple[list[bytes], int, int, bool]:
         """Records by key, newest first, then the index's last store time and physical offset, and whether the
-        search ended at a limit (`query_entries_max`, `query_bytes_max`)."""
+        search ended at a limit (`query_entries_max`, `query_bytes_max`).
+
+        Raises StoreFailure if readers wait for the repair of a message that may have the key."""
     def delete_topic(self, topic: str) -> None:
         """Drops the topic's queues; its records stay in the commit log until they age out.
 
@@ -876,6 +894,24 @@ class Store:
 
         It may read the file with `from_offset` from its start, so call it on a thread.
         """
+    def uncovered_records(self, from_offset: int, to_offset: int) -> int | None:
+        """Checks a part of the log like `damaged_ranges` and returns how many sound records have a checksum
+        of the body alone."""
+    def scrub(self, from_offset: int, bytes_max: int) -> tuple[int, int | None, list[tuple[int, int]]] | None:
+        """Verifies about that many bytes of the confirmed log from a record or the start of a file on.
+
+        Returns where the next part begins, the CRC-32 of the bytes (None if they are damaged), and the
+        damaged ranges; None at the end of the log. It reads the disk, so call it on a thread. Raises
+        StoreFailure.
+        """
+    def name_damaged(self, from_offset: int, to_offset: int) -> None:
+        """Names the messages of a damaged range in the reports and in `damaged_messages`.
+
+        It may look into all queues, so call it on a thread. Raises StoreFailure.
+        """
+    def damaged_messages(self) -> list[tuple[str, int, int, bool]]:
+        """Returns the first messages that readers did not get because they are damaged: topic, queue id,
+        queue offset, and whether readers have left it out."""
     def known_damage(self) -> list[tuple[int, int]]:
         """Returns the damaged ranges that reads, dispatch and checks have found in the log, in order."""
     def log_bytes(self, physical_offset: int, bytes_max: int) -> bytes | None:
@@ -896,6 +932,8 @@ class Store:
         """How long the sync of the log that is under way has been running; 0 if there is none."""
     def sync_failed(self) -> bool:
         """Whether a sync of the log has failed: nothing more is acknowledged until a restart."""
+    def is_full(self) -> bool:
+        """Whether records are refused because the disk is full, or queue entries cannot be written."""
     def gate_confirmation(self, end_offset: int) -> None:
         """Confirms nothing beyond that offset until it is moved. To be called between two roles."""
     def ungate_confirmation(self) -> None:
@@ -966,6 +1004,9 @@ class StoreFigures:
     def recovered_bytes(self) -> int: ...
     @property
     def damaged_records(self) -> int: ...
+    @property
+    def uncovered_records(self) -> int:
+        """Records with a checksum of the body alone that were dispatched since the start."""
     @property
     def repaired_entries(self) -> int: ...
     @property

@@ -34,12 +34,18 @@ class StoreSettings:
     flush_interval_ms: int = 500
     queue_flush_interval_ms: int = 1_000
     message_size_bytes_max: int = 4 * MIB
+    record_checksums: bool = True
+    """Each appended record ends with a checksum of all its bytes. Replicas copy the records of their master,
+    with or without it."""
     file_reserved_hours: int = 72
     delete_when: str = "04"
     disk_clean_percent: int = 75
     disk_force_clean_percent: int = 85
     disk_refuse_percent: int = 90
     delete_unconsumed: bool = False
+    damaged_messages: Literal["skip", "stop"] = "skip"
+    """Whether readers leave a damaged message out, or wait in front of it. In a group they always wait,
+    because the other nodes have it."""
     query_entries_max: int = 1_000_000
     """Entries of the key index that one query examines; an entry whose message has to be read counts as
     64."""

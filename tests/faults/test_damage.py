@@ -113,26 +113,63 @@ def _flip_body_size(record: bytearray, stored: Stored) -> None:
     record[at + 1] ^= 0x7F
 
 
+def _flip_property(record: bytearray, _: Stored) -> None:
+    record[bytes(record).index(b"TAGS\x01") + 5] ^= 0x01
+
+
+def _flip_topic(record: bytearray, _: Stored) -> None:
+    record[bytes(record).index(TOPIC.encode())] ^= 0x02
+
+
+def _flip_flag(record: bytearray, _: Stored) -> None:
+    record[19] ^= 0x01
+
+
+def _flip_born_time(record: bytearray, _: Stored) -> None:
+    record[47] ^= 0x01
+
+
+def _flip_store_time(record: bytearray, _: Stored) -> None:
+    record[62] ^= 0x01
+
+
+def _flip_checksum(record: bytearray, _: Stored) -> None:
+    record[-5] ^= 0x01
+
+
+def _flip_checksum_name(record: bytearray, _: Stored) -> None:
+    record[-15] ^= 0x01
+
+
+def _erase_end(record: bytearray, _: Stored) -> None:
+    """Leaves a record whose lengths and body are right, as a lost block does."""
+    record[-40:] = bytes(40)
+
+
 def _erase(record: bytearray, _: Stored) -> None:
     record[:] = bytes(len(record))
 
 
-@pytest.mark.parametrize("which", [EARLY, LATE], ids=["early", "late"])
-@pytest.mark.parametrize(
-    "damage", [_flip_body, _flip_magic, _flip_size, _flip_physical_offset, _flip_body_size, _erase]
+DAMAGE = (
+    _flip_body,
+    _flip_magic,
+    _flip_size,
+    _flip_physical_offset,
+    _flip_body_size,
+    _flip_property,
+    _flip_checksum_name,
+    _erase_end,
+    _erase,
 )
+FURTHER_DAMAGE = (_flip_topic, _flip_flag, _flip_born_time, _flip_store_time, _flip_checksum)
+
+
+@pytest.mark.parametrize("which", [EARLY, LATE], ids=["early", "late"])
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_record_is_reported_and_never_served(
     sample: Sample, copy: Path, tmp_path: Path, damage: Callable[[bytearray, Stored], None], which: int
 ) -> None:
-    victim = sample.stored[which]
-    file, at = _place_in_log(copy, victim.physical_offset)
-    with file.open("r+b") as log:
-        log.seek(at)
-        record = bytearray(log.read(victim.size_bytes))
-        damage(record, victim)
-        log.seek(at)
-        log.write(record)
-
+    _damage(copy, sample.stored[which], damage)
     with Serving(tmp_path / "home", copy, settings=SETTINGS) as broker, broker.connect() as client:
         queues = served_queues(client, TOPIC, QUEUES)
         assert _missing(sample, queues) == [which]
@@ -146,6 +183,16 @@ def test_a_damaged_record_is_reported_and_never_served(
         assert again.pop(1) == queues[1]
         assert again[0][:-1] == queues[0]
         assert again[0][-1].body == b"after"
+
+
+def test_a_running_broker_serves_no_damaged_record(sample: Sample, copy: Path, tmp_path: Path) -> None:
+    victims = {10 + 15 * place: damage for place, damage in enumerate((*DAMAGE, *FURTHER_DAMAGE))}
+    with Serving(tmp_path / "home", copy, settings=SETTINGS) as broker, broker.connect() as client:
+        assert _missing(sample, served_queues(client, TOPIC, QUEUES)) == []
+        for which, damage in victims.items():
+            _damage(copy, sample.stored[which], damage)
+        assert _missing(sample, served_queues(client, TOPIC, QUEUES)) == sorted(victims)
+        wait_until(lambda: broker.log().count("is damaged and not served") == len(victims))
 
 
 def test_a_torn_tail_is_cut(sample: Sample, copy: Path, tmp_path: Path) -> None:
@@ -288,6 +335,16 @@ def _missing(sample: Sample, queues: dict[int, list[Served]]) -> list[int]:
             which for which in range(queue_id, MESSAGES, QUEUES) if messages[which // QUEUES] not in served
         ]
     return sorted(missing)
+
+
+def _damage(data: Path, victim: Stored, damage: Callable[[bytearray, Stored], None]) -> None:
+    file, at = _place_in_log(data, victim.physical_offset)
+    with file.open("r+b") as log:
+        log.seek(at)
+        record = bytearray(log.read(victim.size_bytes))
+        damage(record, victim)
+        log.seek(at)
+        log.write(record)
 
 
 def _place_in_log(data: Path, physical_offset: int) -> tuple[Path, int]:

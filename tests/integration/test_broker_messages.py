@@ -11,6 +11,7 @@ import pytest
 
 from metaq._core import Clock, StoreFailure, decode_records
 from metaq.broker import Broker
+from metaq.journal.files import JournalDamaged
 from metaq.metadata import MetadataDamaged
 from metaq.protocol.bodies import ConsumerOffsets, ConsumeStats, KVTable, TopicConfigTable, TopicStatsTable
 from metaq.protocol.commands.admin import GetBrokerRuntimeInfo, UpdateBrokerConfig
@@ -328,6 +329,9 @@ def test_a_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
         with pytest.raises(MetadataDamaged):
             await broker.start()
         shutil.rmtree(tmp_path / "journal")
+        with pytest.raises(JournalDamaged):
+            await Broker(options, Clock()).start()
+        (tmp_path / "journal.mark").unlink()
         async with started_broker(options):
             with pytest.raises(StoreFailure):
                 await Broker(options, Clock()).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import shutil
 from collections.abc import AsyncIterator
@@ -221,6 +222,23 @@ def test_a_lost_timer_log_is_built_again(tmp_path: Path, harm: str) -> None:
             clock.advance_ms(1_000_000)
             records = await delivered(broker, client, 20)
             assert [record.body for record in records] == [b"%d" % number for number in range(20)]
+
+    run(scenario)
+
+
+def test_the_progress_of_levels_is_never_ahead_of_the_disk(tmp_path: Path) -> None:
+    """The journal is synced. A delivery that it knows of must not be lost in a power failure."""
+
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        async with opened(tmp_path, clock, flush="async", flush_interval_ms=3_600_000) as (broker, client):
+            await client.send("orders", b"late", DELAY="1")
+            clock.advance_ms(1_000)
+            await delivered(broker, client, 1)
+            end = broker.store.end_offset()
+            plane = broker.master.plane
+            assert (await asyncio.to_thread(plane.delay_offsets) or {})[1] == 1
+            assert broker.store.figures().flushed_offset >= end
 
     run(scenario)
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from metaq.ha.settings import ReplicaMode
+from metaq.ha.view import StateVersion
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -25,6 +26,8 @@ class Oracle:
         self.masters: dict[int, set[int]] = defaultdict(set)
         self.seen: dict[int, int] = {}
         """The record that a consumer read, by queue offset."""
+        self.state_acks: set[StateVersion] = set()
+        """The entries of the control state that were acknowledged."""
         self.crashes: list[str] = []
         self.elections = 0
         self.closed_links = 0
@@ -112,6 +115,8 @@ def check_logs(world: World) -> None:
             raise Violation("the group has no master after everything healed")
         return
     disk = master.disk
+    if not world.losses_allowed and (lost := world.oracle.state_acks.difference(disk.state)):
+        raise Violation(f"control state {sorted(lost)} was acknowledged, and master {master.name} lacks it")
     final = {place: disk.places[place] for place in range(disk.log_start, disk.end)}
     if not world.losses_allowed:
         for at, node, epoch, queue_offset, record in world.oracle.acks:

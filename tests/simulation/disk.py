@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from metaq.ha.view import StateVersion
+
 SEGMENT = 8
 """Records per file of the log."""
 
@@ -28,13 +30,26 @@ class Disk:
     mark_synced: int = 0
     """An older mark, which survives a power loss."""
     node_file: bytes | None = None
+    state: tuple[StateVersion, ...] = ()
+    """The entries of the journal, all of them synced."""
+    state_mark: StateVersion = (0, 0)
+    """The newest entry that the journal is known to have had."""
     boot: int = 1
     hangs: bool = False
+    is_full: bool = False
+    """It takes no records, but still the file that a node must not lose."""
+    has_room: bool = True
+    """For the file that a node must not lose."""
     fails: bool = False
     slowness: float = 1.0
     stopped_cleanly: bool = False
     rotten: bool = False
     """Damage came while the store was open, so that recovery reads on behind it."""
+
+    @property
+    def state_version(self) -> StateVersion:
+        """The newest entry of the journal."""
+        return self.state[-1] if self.state else (0, 0)
 
     def append(self, records: list[int]) -> None:
         """Writes records at the end of the log, over whatever stands there."""

@@ -39,6 +39,8 @@ class RegisterStore:
         """How much later a certain swap is applied."""
         self.watchers: list[tuple[str, Callable[[], None]]] = []
         self.on_swap: Callable[[str, str, bytes, Outcome], None] = lambda client, key, value, outcome: None
+        self.on_write: Callable[[], None] = lambda: None
+        """Is called after each swap."""
 
     def swap(self, client: str, key: str, expected_revision: int, value: bytes) -> Outcome:
         current = self.values.get(key)
@@ -52,6 +54,7 @@ class RegisterStore:
                 if key.startswith(prefix):
                     hint()
         self.on_swap(client, key, value, outcome)
+        self.on_write()
         return outcome
 
     def backup(self) -> tuple[dict[str, Stored], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from metaq.ha.conducting.conductor import Conductor, Identity
 from metaq.ha.conducting.fixed_conductor import FixedConductor
 from metaq.ha.conducting.node_driver import Peer
 from metaq.ha.conducting.node_files import NodeRecord
-from metaq.ha.group_record import GroupKeys
+from metaq.ha.group_record import GroupKeys, Member
 from tests.simulation.disk import Disk
 from tests.simulation.faulty_register import RegisterClient
 from tests.simulation.stream import SimNode
@@ -34,6 +35,8 @@ class Host:
         self.running = False
         self.frozen = False
         self.powered_off = False
+        self.is_old = False
+        """It runs a MetaQ that reads no record with a version."""
         # In order, which a set of objects does not have: the same seed must give the same run.
         self.connections: dict[Connection, None] = {}
         self.node: SimNode | None = None
@@ -102,6 +105,8 @@ class Host:
             await self.sleep(0.001 + self.world.rng.random() * 0.004)
             if not self.disk.hangs:
                 break
+        if not self.disk.has_room:
+            raise OSError(errno.ENOSPC, "no room")
         self.disk.node_file = content
 
     # ---- life and death
@@ -123,7 +128,7 @@ class Host:
     def _conductor(self) -> Conductor:
         assert self.node is not None
         identity = Identity(self.name, f"client:{self.name}", f"replica:{self.name}", KEYS)
-        return Conductor(
+        conductor = Conductor(
             identity,
             self.node,
             RegisterClient(self.world.register, self),
@@ -132,6 +137,11 @@ class Host:
             self,
             self._new_incarnation,
         )
+        if self.is_old:
+            # It writes only what it can read itself, and never says that it reads more.
+            conductor.session.has_older_nodes = lambda now: True  # type: ignore[method-assign]
+            conductor.session._announce = _say_nothing  # type: ignore[method-assign]
+        return conductor
 
     def _fixed_conductor(self) -> FixedConductor:
         assert self.node is not None
@@ -208,3 +218,7 @@ class Host:
 def _finish(future: asyncio.Future[Any]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+async def _say_nothing(own: Member) -> None:
+    """An older node does not know that others ask what it reads."""

@@ -4,10 +4,10 @@ A replica connects, shows its identity and the epoch that it follows, and gets t
 cuts its log where needed and names the end from which it wants the log:
 
     replica → master   hello(member, epoch) · compare(end) · verify(end) · repair(places) · start(end) ·
-                       ack(epoch, flushed)
+                       ack(epoch, flushed, state)
     master → replica   welcome(epoch, history, log start, log end) · compared(end, records) ·
                        verified(end, records, places) · repaired(records) · refuse(epoch) ·
-                       log(epoch, start, records, confirmed) · beat(epoch, confirmed)
+                       log(epoch, start, records, confirmed) · beat(epoch, confirmed, state)
 
 Records are damaged unnoticed. A node learns of that when it verifies its log, or when a consumer reads.
 """
@@ -24,7 +24,8 @@ from metaq.ha.group_record import Member
 from metaq.ha.node import LinkFacts, NodeFacts, Offer, Opened
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk as DiskHealth
-from metaq.ha.view import SendGate, Source, SourceState
+from metaq.ha.view import SendGate, Source, SourceState, StateVersion
+from tests.simulation.control_state import ControlState
 from tests.simulation.damaged_log import DamagedLog
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class _Replica:
     streaming: bool = False
     sent: int = 0
     flushed: int = 0
+    state: StateVersion = (0, 0)
 
 
 class SimNode(DamagedLog):
@@ -78,7 +80,11 @@ class SimNode(DamagedLog):
         self._flushing_since: float | None = None
         self._failed = False
         disk, sync = host.disk, self.world.flush_is_sync
-        self._opened = Opened(str(disk.boot), sync, disk.end, disk.mark, disk.stopped_cleanly)
+        self._opened = Opened(
+            *(str(disk.boot), sync, disk.end, disk.mark, disk.stopped_cleanly),
+            *(disk.state_version, disk.state_mark),
+        )
+        self.state = ControlState(host)
         disk.sync(disk.end)
         self.flushed = disk.end
 
@@ -95,7 +101,7 @@ class SimNode(DamagedLog):
 
     def facts(self) -> NodeFacts:
         links = {
-            replica.member: LinkFacts(replica.member, replica.flushed, (0, 0), replica.contact_at)
+            replica.member: LinkFacts(replica.member, replica.flushed, replica.state, replica.contact_at)
             for replica in self.replicas.values()
             if replica.streaming
         }
@@ -103,6 +109,7 @@ class SimNode(DamagedLog):
             appended_end=self.disk.end,
             flushed_end=self.flushed,
             confirmed_end=self.confirmed,
+            state_version=self.state.version,
             disk=self._health(),
             links=links,
             offers=dict(self.offers.values()),
@@ -117,7 +124,7 @@ class SimNode(DamagedLog):
         since = self._flushing_since
         if since is not None and self.host.now() - since >= HANGING_AFTER_S:
             return DiskHealth.HANGING
-        return DiskHealth.HEALTHY
+        return DiskHealth.FULL if self.disk.is_full else DiskHealth.HEALTHY
 
     # ---- roles
 
@@ -126,6 +133,7 @@ class SimNode(DamagedLog):
         # From now on, a lower end belongs to the new incarnation.
         self.disk.mark = min(self.disk.mark, self.disk.end)
         self.disk.synced = min(self.disk.synced, self.disk.end)
+        self.state.accept_mark()
         self._leave_master()
 
     async def stop_following(self) -> None:
@@ -322,10 +330,11 @@ class SimNode(DamagedLog):
         if kind == "log":
             self._receive_log(*values)
         elif kind == "beat":
-            epoch, confirmed = values
+            epoch, confirmed, state = values
             # Before the stream has started, this log may still have a tail that the master's has not.
             if epoch == self._following_epoch and self.source.state is SourceState.STREAMING:
                 self._learn_confirmed(confirmed)
+                self.state.take(state)
         elif kind == "welcome":
             epoch, history, log_start, log_end = values
             right = epoch >= self._following_epoch if self.world.fixed else epoch == self._following_epoch
@@ -352,7 +361,8 @@ class SimNode(DamagedLog):
             (self._fetched,) = values
         elif kind == "fetch":
             (start,) = values
-            connection.send(self.host, ("tail", start, self.disk.places[start : self.flushed]))
+            tail = self.disk.places[start : self.flushed]
+            connection.send(self.host, ("tail", start, tail, self.state.entries))
         elif kind == "refuse":
             self._lost_master()
 
@@ -383,7 +393,7 @@ class SimNode(DamagedLog):
         if epoch != self._following_epoch and "epoch_check_skipped" not in self.world.mutants:
             self._lost_master()
             return
-        if start != self.disk.end:
+        if start != self.disk.end or self.disk.is_full:
             self._lost_master()
             return
         if any(record < 0 for record in records):
@@ -407,7 +417,7 @@ class SimNode(DamagedLog):
             and self.source.state is SourceState.STREAMING
         ):
             flushed = self.disk.end if "acknowledged_when_appended" in self.world.mutants else self.flushed
-            self._to_master.send(self.host, ("ack", self._following_epoch, flushed))
+            self._to_master.send(self.host, ("ack", self._following_epoch, flushed, self.state.version))
 
     # ---- the master's end
 
@@ -429,7 +439,7 @@ class SimNode(DamagedLog):
             return
         replica.contact_at = self.host.now()
         if kind == "ack":
-            epoch, flushed = values
+            epoch, flushed, replica.state = values
             if epoch != self.epoch or flushed > replica.sent:
                 self.world.oracle.closed_links += 1
                 connection.close(self.host)
@@ -469,10 +479,11 @@ class SimNode(DamagedLog):
             await self.host.sleep(0.01)
         await self._sync_all()
 
-    def _receive_tail(self, start: int, records: list[int]) -> None:
+    def _receive_tail(self, start: int, records: list[int], state: tuple[StateVersion, ...]) -> None:
         if start == self.disk.end and not self.is_master:
             self.world.note(f"node {self.host.name} fetches {len(records)} records")
             self.disk.append(records)
+            self.state.take(state)
             self.world.oracle.received(self.host.name, records)
             self._flush()
 
@@ -540,6 +551,8 @@ class SimNode(DamagedLog):
                 lowest = min(lowest, flushed[member])
         if lowest > self.confirmed:
             self.confirmed = lowest
+        held = [(replica.member, replica.state) for replica in self.replicas.values() if replica.streaming]
+        self.state.confirm(self.epoch, self.required - {self.member}, held)
         self._answer()
 
     def _answer(self) -> None:
@@ -562,14 +575,17 @@ class SimNode(DamagedLog):
         if self._flushing_since is not None:
             self._wake()
         if self.is_master:
+            self.state.change_regularly(self.epoch)
             for replica in list(self.replicas.values()):
                 if now - replica.contact_at > SILENCE_S:
                     replica.connection.close(self.host)
                     self._lost_replica(replica.connection)
                 else:
-                    replica.connection.send(self.host, ("beat", self.epoch, self.confirmed))
+                    replica.connection.send(
+                        self.host, ("beat", self.epoch, self.confirmed, self.state.entries)
+                    )
         for connection in self.offers:
-            connection.send(self.host, ("beat", 0, 0))
+            connection.send(self.host, ("beat", 0, 0, ()))
         if not self.is_master and self._to_master is not None:
             if now - self._master_contact_at > SILENCE_S:
                 self._lost_master()
@@ -584,7 +600,8 @@ class SimNode(DamagedLog):
         if self.is_master and self.gate is SendGate.HOLD:
             self._held.append((record, reply))
             return
-        if not self.is_master or self.gate is not SendGate.OPEN or self._failed or self._lease_is_over():
+        is_closed = self.gate is not SendGate.OPEN or self._failed or self.disk.is_full
+        if not self.is_master or is_closed or self._lease_is_over():
             reply("refused", 0, 0)
             return
         self.disk.append([record])

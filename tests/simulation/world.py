@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable
 
+from metaq.ha.conducting.conductor import Conductor
 from metaq.ha.decisions.forced import force_master
-from metaq.ha.group_record import Beat, GroupRecord
+from metaq.ha.group_record import Beat, GroupRecord, RecordInvalid
 from metaq.ha.settings import HaSettings
 from tests.simulation.checks import Oracle, Violation, check
 from tests.simulation.clients import Consumer, Producer
@@ -28,7 +30,9 @@ class World:
         mutants: Iterable[str] = (),
         send_interval_s: float = 0.08,
         fixed: bool = False,
+        old: bool = False,
     ) -> None:
+        """With `old`, all nodes begin with a MetaQ that reads no record with a version."""
         self.seed = seed
         self.fixed = fixed
         """Roles are fixed: node 1 is master, and there is no register."""
@@ -52,6 +56,8 @@ class World:
         self._records = 0
         self.truncation_step: Callable[[Host], None] = lambda host: None
         self.hosts = {node_id: Host(self, node_id) for node_id in range(1, nodes + 1)}
+        for host in self.hosts.values():
+            host.is_old = old
         self.register.on_swap = self._swapped
         self._send_interval_s = send_interval_s
         self.producers: list[Producer] = []
@@ -76,6 +82,22 @@ class World:
     def _swapped(self, client: str, key: str, value: bytes, outcome: object) -> None:
         if key == KEYS.group:
             self.note(f"node {client} swaps the record to {value.decode()}: {outcome}")
+        self._check_older_nodes(key, value)
+
+    def _check_older_nodes(self, key: str, value: bytes) -> None:
+        """While a node of the set is old, it must be able to read all that others write."""
+        old = {host.name for host in self.hosts.values() if host.is_old}
+        if not old & self.in_sync():
+            return
+        if key == KEYS.group:
+            is_readable = set(json.loads(value)) == {"epoch", "master", "in_sync", "min_in_sync"}
+        elif key.startswith(KEYS.beats):
+            beat = Beat.decode(value)
+            is_readable = beat == beat.for_older()
+        else:
+            return
+        if not is_readable:
+            self.violation = self.violation or Violation(f"an older node cannot read {value.decode()}")
 
     # ---- state
 
@@ -87,7 +109,10 @@ class World:
                 return None
             return GroupRecord(node.epoch, FIXED_MASTER, tuple(node.required), self.settings.min_in_sync)
         stored = self.register.values.get(KEYS.group)
-        return GroupRecord.decode(stored.value) if stored is not None else None
+        try:
+            return GroupRecord.decode(stored.value) if stored is not None else None
+        except RecordInvalid as error:
+            raise Violation(f"a node wrote an invalid record: {error}") from error
 
     def master(self) -> Host | None:
         """Returns the node that the record names, if it serves in that epoch."""
@@ -144,7 +169,7 @@ class World:
         self.register.swap_delay_s = lambda client, key, value: 0.0
         self.truncation_step = lambda host: None
         for host in self.hosts.values():
-            host.disk.hangs = host.disk.fails = False
+            host.disk.hangs = host.disk.fails = host.disk.is_full = False
             host.thaw()
             if host.node is not None and host.node.facts().disk.value == "failed":
                 host.kill()
@@ -199,6 +224,26 @@ class World:
         self.register.swap(
             "operator", KEYS.group, stored.revision if stored is not None else 0, forced.record.encode()
         )
+
+    def force_the_best(self) -> None:
+        """An operator reads what the running nodes have, and chooses the one that has seen most."""
+        running = [host for host in self.hosts.values() if host.running and host.conductor is not None]
+        best = max(
+            running,
+            key=lambda host: (
+                host.conductor.driver.kept.promised_record.version,  # type: ignore[union-attr]
+                host.conductor.driver.kept.history.log_epoch(host.disk.end),  # type: ignore[union-attr]
+                host.disk.state_version,
+                host.disk.end,
+            ),
+        )
+        self.note(f"the operator forces node {best.name}")
+        self.force(best.name)
+
+    def refuses(self, host: Host) -> bool:
+        """Whether a node says that the register went back."""
+        view = host.conductor.view if isinstance(host.conductor, Conductor) else None
+        return view is not None and bool(view.register.fault)
 
     def shuffle(self) -> list[Host]:
         hosts = list(self.hosts.values())

@@ -77,6 +77,11 @@ class Member:
     def peer_url(self) -> str:
         return f"http://{self._host}:{self._peer_port}"
 
+    @property
+    def directory(self) -> Path:
+        """Its data directory."""
+        return self._home / self.name
+
     def start(self, flags: list[str] | None = None) -> None:
         """Starts it, or starts it again; `flags` are kept."""
         self._flags = self._flags if flags is None else flags
@@ -94,7 +99,7 @@ class Member:
         self.child = Child(
             [
                 *(find_tool("etcd", "etcd-server, or run make setup-etcd"), "--name", self.name),
-                *("--data-dir", str(self._home / self.name), "--logger", "zap"),
+                *("--data-dir", str(self.directory), "--logger", "zap"),
                 *("--listen-client-urls", url, "--advertise-client-urls", url),
                 *("--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url),
                 *(*tls, *self._flags),

@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from metaq.ha.epochs import History
-from metaq.ha.group_record import Beat, GroupRecord, Member, NodeState
+from metaq.ha.group_record import Beat, GroupRecord, Member, NodeState, RecordPromise
 from metaq.ha.settings import HaSettings
 from metaq.ha.view import Disk, Link, Own, RegisterView, Role, SeenBeat, SendGate, Source, SourceState, View
 
 NOW = 1000.0
 ONE, TWO, THREE = Member(1, "a"), Member(2, "b"), Member(3, "c")
-RECORD = GroupRecord(epoch=5, master=1, in_sync=(ONE, TWO, THREE), min_in_sync=2)
+RECORD = GroupRecord(epoch=5, master=1, in_sync=(ONE, TWO, THREE), min_in_sync=2, voters=(ONE, TWO, THREE))
 HISTORY = History.of([(1, 0), (5, 50)])
 
 
-def beat(member: Member, *, age_s: float = 0.5, **fields: Any) -> SeenBeat:
+def beat(member: Member, *, age_s: float = 0.5, is_fresh: bool = True, **fields: Any) -> SeenBeat:
     """Returns a beat that changed some time ago."""
     values: dict[str, Any] = {
         "id": member.id,
@@ -30,7 +30,7 @@ def beat(member: Member, *, age_s: float = 0.5, **fields: Any) -> SeenBeat:
         "state": NodeState.MASTER if member.id == 1 else NodeState.REPLICA,
         **fields,
     }
-    return SeenBeat(Beat(**values), NOW - age_s)
+    return SeenBeat(Beat(**values), NOW - age_s, is_fresh=is_fresh)
 
 
 def link(member: Member, *, behind_s: float = 0.0, **fields: Any) -> Link:
@@ -55,6 +55,8 @@ def own(role: Role, member: Member = TWO, **fields: Any) -> Own:
         "epoch": 0 if role is Role.CANDIDATE else 5,
         "following": 1 if role is Role.REPLICA else 0,
         "promised_epoch": 5,
+        "promised_record": RecordPromise(),
+        "promising": 0,
         "joined": True,
         "may_create": True,
         "history": HISTORY,
@@ -84,13 +86,17 @@ def view(
     settings: HaSettings | None = None,
     **fields: Any,
 ) -> View:
-    """Returns what a node of a healthy group sees."""
+    """Returns what a node of a healthy group sees. Unless told otherwise, it has promised the record."""
+    if record is not None and node.promised_record == RecordPromise():
+        node = replace(node, promised_record=record.promise)
     values: dict[str, Any] = {
         "beats": {member.id: beat(member) for member in (ONE, TWO, THREE)},
         "links": {TWO: link(TWO), THREE: link(THREE)} if node.role is Role.MASTER else {},
         **fields,
     }
-    register = RegisterView(record, 7 if record is not None else 0, readable, NOW - 60)
+    revision = 7 if record is not None else 0
+    readers = frozenset((ONE, TWO, THREE, *values["links"]))
+    register = RegisterView(record, revision, readable, NOW - 60, readers=readers)
     return View(
         now=NOW,
         settings=settings if settings is not None else HaSettings(),

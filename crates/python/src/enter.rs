@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 pyo3::create_exception!(metaq._core, CoreError, pyo3::exceptions::PyException);
 pyo3::create_exception!(metaq._core, StoreFailure, CoreError);
+pyo3::create_exception!(metaq._core, StoreClosed, StoreFailure);
 pyo3::create_exception!(metaq._core, FrameError, CoreError);
 pyo3::create_exception!(metaq._core, ConnectionGone, CoreError);
 pyo3::create_exception!(metaq._core, CompressionFailure, CoreError);
@@ -56,6 +57,7 @@ impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Store(StoreError::BadSettings(what)) => PyValueError::new_err(what),
+            Failure::Store(error @ StoreError::Closed) => StoreClosed::new_err(error.to_string()),
             Failure::Store(error) => StoreFailure::new_err(error.to_string()),
             Failure::Wire(error) => FrameError::new_err(error.to_string()),
             Failure::Client(error) => match &error {

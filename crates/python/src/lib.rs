@@ -21,6 +21,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("WIRE_VERSION", metaq_wire::WIRE_VERSION)?;
     module.add("CoreError", py.get_type::<enter::CoreError>())?;
     module.add("StoreFailure", py.get_type::<enter::StoreFailure>())?;
+    module.add("StoreClosed", py.get_type::<enter::StoreClosed>())?;
     module.add("FrameError", py.get_type::<enter::FrameError>())?;
     module.add("ConnectionGone", py.get_type::<enter::ConnectionGone>())?;
     module.add("CompressionFailure", py.get_type::<enter::CompressionFailure>())?;

@@ -199,6 +199,21 @@ impl Broker {
             && self.store.wait_confirmed(self.store.end_offset(), timeout)
     }
 
+    /// Delivers no delayed message from now on, so that its progress can be handed over; false if a delivery that is
+    /// under way takes longer than `timeout`.
+    pub fn hold_deliveries(&self, timeout: Duration) -> bool {
+        if self.is_replica {
+            return true;
+        }
+        let levels = self.delay_levels.rounds.hold(timeout);
+        self.timers.rounds.hold(timeout) && levels
+    }
+
+    pub fn release_deliveries(&self) {
+        self.delay_levels.rounds.release();
+        self.timers.rounds.release();
+    }
+
     /// Answers acknowledgements that are not confirmed when the plane stops as not confirmed by replicas.
     pub(crate) fn give_up_confirmations(&self) {
         self.confirmations.given_up.store(true, SeqCst);

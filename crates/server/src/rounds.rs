@@ -20,6 +20,9 @@ struct State {
     is_nudged: bool,
     /// The thread sleeps between two rounds, so a nudge has somebody to wake.
     is_pausing: bool,
+    /// No round may begin. The thread is parked once it has ended the one it was in.
+    is_held: bool,
+    is_parked: bool,
     /// The number of rounds that were asked for, and the part of them that the current and the last round cover.
     asked: u64,
     begun: u64,
@@ -32,11 +35,17 @@ impl Rounds {
         let mut state = self.state.lock();
         state.done = state.begun;
         self.changed.notify_all();
-        if !state.is_stopped && !state.is_nudged && state.asked == state.begun {
+        if !state.is_stopped && !state.is_nudged && !state.is_held && state.asked == state.begun {
             state.is_pausing = true;
             self.changed.wait_for(&mut state, pause);
             state.is_pausing = false;
         }
+        while state.is_held && !state.is_stopped {
+            state.is_parked = true;
+            self.changed.notify_all();
+            self.changed.wait(&mut state);
+        }
+        state.is_parked = false;
         state.is_nudged = false;
         state.begun = state.asked;
         !state.is_stopped
@@ -58,6 +67,32 @@ impl Rounds {
         if state.is_pausing {
             self.changed.notify_all();
         }
+    }
+
+    /// Lets no round begin until `release`, and waits until the present one has ended; false if that takes longer than
+    /// `timeout`.
+    pub fn hold(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.state.lock();
+        state.is_held = true;
+        self.changed.notify_all();
+        while !state.is_parked && !state.is_stopped {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        state.is_parked
+    }
+
+    /// Lets rounds begin again.
+    pub fn release(&self) {
+        self.state.lock().is_held = false;
+        self.changed.notify_all();
+    }
+
+    /// Whether the thread should end its round soon.
+    pub fn is_held(&self) -> bool {
+        self.state.lock().is_held
     }
 
     pub fn stop(&self) {
@@ -116,6 +151,33 @@ mod tests {
         rounds.stop();
         assert!(thread.join().is_ok());
         assert!(!rounds.wait_for_one(LONG), "no thread is left to do it");
+    }
+
+    #[test]
+    fn no_round_begins_while_they_are_held() {
+        let rounds = Arc::new(Rounds::default());
+        let count = Arc::new(AtomicI64::new(0));
+        let thread = std::thread::spawn({
+            let (rounds, count) = (Arc::clone(&rounds), Arc::clone(&count));
+            move || {
+                while rounds.pause(Duration::ZERO) {
+                    count.fetch_add(1, SeqCst);
+                }
+            }
+        });
+        for _ in 0..20 {
+            assert!(rounds.hold(LONG));
+            let before = count.load(SeqCst);
+            std::thread::sleep(Duration::from_millis(2));
+            rounds.nudge();
+            assert_eq!(count.load(SeqCst), before);
+            rounds.release();
+            assert!(rounds.wait_for_one(LONG));
+        }
+        assert!(rounds.hold(LONG));
+        rounds.stop();
+        assert!(thread.join().is_ok(), "the end does not wait for a release");
+        assert!(!Rounds::default().hold(Duration::from_millis(1)), "no thread");
     }
 
     #[test]

@@ -135,8 +135,10 @@ pub struct Bounds {
 pub enum GetStatus {
     /// At least one record.
     Found,
-    /// All entries were filtered out, deleted meanwhile or damaged: ask again at `next_offset`.
+    /// All entries were filtered out, deleted meanwhile or left out as damaged: ask again at `next_offset`.
     NoMatch,
+    /// The record there is damaged and may be repaired; with `stop_at_damage` no read goes past it.
+    Damaged,
     NoQueue,
     EmptyQueue,
     AtEnd,
@@ -174,6 +176,18 @@ impl Got {
     }
 }
 
+/// A message that no read could get, because its record is damaged.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DamagedMessage {
+    pub topic: String,
+    pub queue_id: i32,
+    pub queue_offset: i64,
+    /// The physical offset of the record, or −1 if its queue does not have it.
+    pub physical_offset: i64,
+    /// Reads have left it out. Otherwise they wait in front of it.
+    pub is_skipped: bool,
+}
+
 /// The answer to [`crate::Store::query`]: records newest first, and how far the index reaches.
 #[derive(Clone, Debug, Default)]
 pub struct QueryResult {
@@ -184,4 +198,6 @@ pub struct QueryResult {
     pub examined_entries: u64,
     /// Whether the query ended at its limit, so that older records may be missing.
     pub is_cut_short: bool,
+    /// The first physical offset at which a record that may have the key is damaged.
+    pub damaged_at: Option<i64>,
 }

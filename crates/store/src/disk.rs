@@ -2,16 +2,21 @@
 //! errors in one place and a test can make any call fail ([`crate::faulty_disk::FaultyDisk`]).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, SeekFrom};
+use rustix::io::ReadWriteFlags;
 
 /// Messages are nobody's business but the broker's: its files and directories are for its account only.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
+
+/// The page cache holds units of this size, or of a multiple of it.
+const CACHED_UNIT_BYTES: u64 = 4_096;
 
 /// An open file and the path it was opened by, for error messages.
 #[derive(Debug)]
@@ -66,6 +71,8 @@ pub trait Disk: Send + Sync {
     fn data_end(&self, file: &DiskFile, from: u64) -> io::Result<u64>;
     /// Fills the buffer as far as the file reaches and returns how many bytes that were.
     fn read_at(&self, file: &DiskFile, buffer: &mut [u8], from: u64) -> io::Result<usize>;
+    /// The same for bytes that are read once in a long time: they do not stay in the page cache unless they were in it.
+    fn read_once(&self, path: &Path, buffer: &mut [u8], from: u64) -> io::Result<usize>;
     fn write_at(&self, file: &DiskFile, data: &[u8], from: u64) -> io::Result<()>;
     fn sync_data(&self, file: &DiskFile) -> io::Result<()>;
     /// Syncs part of a mapped file by calling `sync`; a test can step in here.
@@ -172,6 +179,27 @@ impl Disk for SystemDisk {
             }
         }
         Ok(filled)
+    }
+
+    fn read_once(&self, path: &Path, buffer: &mut [u8], from: u64) -> io::Result<usize> {
+        let file =
+            DiskFile { file: open_no_link(OpenOptions::new().read(true), path)?, path: path.to_owned() };
+        // Otherwise the kernel reads more than this, which would stay. All advice here is a hint and may fail.
+        let _hint = rustix::fs::fadvise(&file.file, 0, None, Advice::Random);
+        let cached = {
+            let buffers = &mut [IoSliceMut::new(buffer)];
+            rustix::io::preadv2(&file.file, buffers, from, ReadWriteFlags::NOWAIT).unwrap_or(0)
+        };
+        let begin = from + cached as u64;
+        let read = self.read_at(&file, &mut buffer[cached..], begin)?;
+        if read > 0 {
+            // The kernel keeps pages that are named in part.
+            let first = begin / CACHED_UNIT_BYTES * CACHED_UNIT_BYTES;
+            let end = (begin + read as u64).next_multiple_of(CACHED_UNIT_BYTES);
+            let len = NonZeroU64::new(end - first);
+            let _hint = rustix::fs::fadvise(&file.file, first, len, Advice::DontNeed);
+        }
+        Ok(cached + read)
     }
 
     fn write_at(&self, file: &DiskFile, data: &[u8], from: u64) -> io::Result<()> {
@@ -359,6 +387,43 @@ mod tests {
         assert_eq!(mode(&directory.join("file"))?, 0o600);
         assert_eq!(mode(&directory)?, 0o700);
         assert_eq!(mode(&root.path().join("store"))?, 0o700);
+        Ok(())
+    }
+
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+    #[test]
+    fn bytes_that_are_read_once_do_not_stay_in_the_page_cache() -> io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("file");
+        let file = SystemDisk.create(&path)?;
+        SystemDisk.write_at(&file, &[7; 1 << 20], 0)?;
+        SystemDisk.sync_data(&file)?;
+        let is_cached = |from: u64| {
+            let mut buffer = [0; 64];
+            let buffers = &mut [IoSliceMut::new(&mut buffer)];
+            rustix::io::preadv2(&file.file, buffers, from, ReadWriteFlags::NOWAIT).is_ok()
+        };
+        let forget = || rustix::fs::fadvise(&file.file, 0, None, Advice::DontNeed);
+        let mut buffer = vec![0; 256 * 1024];
+        assert_eq!(SystemDisk.read_once(&path, &mut buffer, 4_096)?, buffer.len());
+        assert!(buffer.iter().all(|byte| *byte == 7));
+        assert!(is_cached(4_096), "it was there before");
+        forget()?;
+        for from in [4_000, 4_000 + buffer.len() as u64] {
+            assert_eq!(SystemDisk.read_once(&path, &mut buffer, from)?, buffer.len());
+        }
+        // A question brings in what follows, so later places come first. A file system in memory has everything.
+        if rustix::fs::fstatfs(&file.file)?.f_type != TMPFS_MAGIC {
+            let cached: Vec<u64> =
+                [600_000, 300_000, 4_096].into_iter().filter(|at| is_cached(*at)).collect();
+            assert!(cached.is_empty(), "{cached:?} stayed in the page cache");
+        }
+        assert_eq!(
+            SystemDisk.read_once(&path, &mut buffer, (1 << 20) - 10)?,
+            10,
+            "as far as the file reaches"
+        );
         Ok(())
     }
 

@@ -19,6 +19,8 @@ pub enum StoreError {
     Locked { path: PathBuf },
     #[error("{path} is damaged: {detail}", path = .path.display())]
     Damaged { path: PathBuf, detail: String },
+    #[error("{place}: the record is damaged, and whoever needs it waits until it is repaired")]
+    AwaitsRepair { place: String },
     #[error("the record has {size} bytes, the limit is {limit}")]
     TooLarge { size: usize, limit: usize },
     #[error(transparent)]

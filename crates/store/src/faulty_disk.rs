@@ -235,6 +235,11 @@ impl Disk for FaultyDisk {
         SystemDisk.read_at(file, buffer, from)
     }
 
+    fn read_once(&self, path: &Path, buffer: &mut [u8], from: u64) -> io::Result<usize> {
+        self.check(Call::Read, path)?;
+        SystemDisk.read_once(path, buffer, from)
+    }
+
     fn write_at(&self, file: &DiskFile, data: &[u8], from: u64) -> io::Result<()> {
         self.check(Call::Write, file.path())?;
         SystemDisk.write_at(file, data, from)

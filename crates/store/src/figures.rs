@@ -31,6 +31,8 @@ figures!(
     recovered_from_offset,
     recovered_bytes,
     damaged_records,
+    /// Records with a checksum of the body alone that were dispatched since the start.
+    uncovered_records,
     repaired_entries,
     syncs,
     queues_loaded,

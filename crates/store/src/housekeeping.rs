@@ -229,7 +229,12 @@ impl OpenStore {
 
     /// Refuses appends while the disk is fuller than `disk_refuse_percent`.
     pub(crate) fn check_disk_level(&self) {
-        let Ok(used_percent) = self.used_percent() else { return };
+        let Ok(space) = self.space() else { return };
+        let used_percent = space.used_percent();
+        // Twice what an append takes at once, so that the next one does not fail again.
+        if self.gate.lacks_room() && space.available_bytes >= self.settings.allocation_step_bytes * 2 {
+            self.gate.note_room();
+        }
         if used_percent >= self.settings.disk_refuse_percent {
             if self.gate.shut(Refusal::DiskLevel) {
                 self.reports.add(format!("the disk is {used_percent} % full, appends are refused"));

@@ -18,7 +18,7 @@
 //! 6. `read` serves pulls, filtered by [`expression`]; `inspect` serves tools.
 //! 7. `recovery` opens a store after any kind of stop. `housekeeping` writes queue entries and checkpoints while it runs.
 //! 8. `replication` gives raw bytes to replicas and holds confirmation back until they have them.
-//!    `log_check` tells which bytes are damaged.
+//!    `log_check` tells which bytes are damaged, and `scrub` reads everything to find out.
 //! 9. `retention` deletes old files, except those that `pins` protect.
 //! 10. [`timer`] sorts waiting messages by the time they are due.
 
@@ -41,13 +41,14 @@ mod read;
 mod recovery;
 mod replication;
 mod retention;
+mod scrub;
 pub mod settings;
 mod store;
 pub mod timer;
 
 pub use api::{
-    Appended, AppendedBatch, Bounds, Call, Filter, GetStatus, Got, QueryResult, StoreEvents, StoreOpened,
-    TagCodes,
+    Appended, AppendedBatch, Bounds, Call, DamagedMessage, Filter, GetStatus, Got, QueryResult, StoreEvents,
+    StoreOpened, TagCodes,
 };
 pub use clock::{Clock, boot_time_ms};
 pub use disk::{Disk, SystemDisk};
@@ -59,9 +60,10 @@ pub use log::copy_permit::CopyPermit;
 pub use queue::dispatch::SCHEDULE_TOPIC;
 pub use recovery::rewrite::rewrite_log;
 pub use recovery::truncation::{Truncation, truncate};
+pub use scrub::Scrubbed;
 pub use settings::StoreSettings;
 pub use store::Store;
 pub use timer::timer_log::{
     TIMER_TOPIC, TimerCounts, TimerEntry, TimerFound, TimerListing, TimerLog, TimerOutline, TimerPosition,
-    TimerSearch, TimerSpans, TimerStart,
+    TimerProgress, TimerSearch, TimerSpans, TimerStart,
 };

@@ -2,9 +2,10 @@
 
 use metaq_wire::Record;
 
+use crate::api::DamagedMessage;
 use crate::error::StoreError;
 use crate::log::commit_log::{file_name, is_queued};
-use crate::log::damage::damaged_ranges;
+use crate::log::damage::{Checked, check};
 use crate::store::{OpenStore, Store};
 
 const COPY_BYTES: usize = 1 << 20;
@@ -14,12 +15,41 @@ impl Store {
     /// are known from then on, until another check finds them sound. It may read the file that holds `from` from its
     /// start, so call it on a thread that may wait.
     pub fn damaged_ranges(&self, from: i64, to: i64) -> Option<Vec<(i64, i64)>> {
-        self.shared.check_log(from, to)
+        self.shared.check_log(from, to).map(|checked| checked.damaged)
+    }
+
+    /// Checks a part of the log in the same way and returns how many sound records have a checksum of the body alone.
+    pub fn uncovered_records(&self, from: i64, to: i64) -> Option<u64> {
+        self.shared.check_log(from, to).map(|checked| checked.uncovered)
     }
 
     /// The damaged ranges that reads, dispatch and checks have found in the log.
     pub fn known_damage(&self) -> Vec<(i64, i64)> {
         self.shared.log.damage.known(self.shared.log.start_offset())
+    }
+
+    /// Why a reader of the record there must wait: reads stop at damage, and the record may be damaged. None if it is
+    /// sound, deleted, or left out.
+    pub fn awaits_repair(&self, physical_offset: i64) -> Option<StoreError> {
+        let shared = &self.shared;
+        let is_here = (shared.log.start_offset()..shared.log.appended_end()).contains(&physical_offset);
+        if !is_here || shared.reader().record_at(physical_offset).is_some() {
+            return None;
+        }
+        let waits = shared.log.damage.may_be_damaged(physical_offset) && shared.settings.stop_at_damage;
+        waits.then(|| StoreError::AwaitsRepair { place: format!("commit log {physical_offset}") })
+    }
+
+    /// Messages that reads did not get because their records are damaged, in order. Those that are deleted or sound by
+    /// now are left out.
+    pub fn damaged_messages(&self) -> Vec<DamagedMessage> {
+        let log_start = self.shared.log.start_offset();
+        let mut messages = self.shared.damage.messages();
+        messages.retain(|message| {
+            let at = message.physical_offset;
+            at < 0 || (at >= log_start && self.shared.reader().record_at(at).is_none())
+        });
+        messages
     }
 
     /// Copies a part of the log into `cut/`. Returns when the copy is on the disk.
@@ -103,16 +133,20 @@ impl Store {
 }
 
 impl OpenStore {
-    pub(crate) fn check_log(&self, from: i64, to: i64) -> Option<Vec<(i64, i64)>> {
-        let found = damaged_ranges(&self.log, from, to)?;
-        self.log.damage.settle(from, to, &found);
-        Some(found)
+    pub(crate) fn check_log(&self, from: i64, to: i64) -> Option<Checked> {
+        let checked = check(&self.log, from, to)?;
+        self.log.damage.settle(from, to, &checked.damaged);
+        Some(checked)
     }
 
     /// Checks the places where reads and dispatch have found no sound record.
     pub(crate) fn check_suspects(&self) {
         for place in self.log.damage.take_suspects() {
-            for (from, to) in self.check_log(place, place + 1).unwrap_or_default() {
+            let Some(found) = self.check_log(place, place + 1) else { continue };
+            if found.damaged.is_empty() {
+                self.log.damage.acquit(place);
+            }
+            for (from, to) in found.damaged {
                 self.reports.add(format!("commit log: the records from {from} to {to} are damaged"));
             }
         }

@@ -1,20 +1,21 @@
 //! Reading: by queue offset, by physical offset, by store time.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use metaq_wire::{Record, layout};
+use metaq_wire::{Coverage, Expected, Record, layout};
 use parking_lot::Mutex;
 
-use crate::api::{Bounds, Filter, GetStatus, Got};
+use crate::api::{Bounds, DamagedMessage, Filter, GetStatus, Got};
 use crate::expression::Program;
 use crate::log::commit_log::CommitLog;
 use crate::log::gate::Reports;
 use crate::log::mapped::MappedFile;
 use crate::queue::consume_queue::Queue;
 use crate::queue::files::Entry;
+use crate::queue::repair::{LANDMARKS_MAX, Searched};
 use crate::queue::table::Queues;
 use crate::recovery::log_walk::{Content, content_at};
 
@@ -22,24 +23,46 @@ use crate::recovery::log_walk::{Content, content_at};
 const SCAN_ENTRIES_MIN: usize = 800;
 /// Entries read at a time.
 const CHUNK_ENTRIES: usize = 128;
-/// Damaged entries that are remembered, so that each is reported once.
+/// Damaged entries that are remembered, so that each is reported once. Beyond them, the first ones are forgotten.
 const DAMAGE_REMEMBERED_MAX: usize = 10_000;
+/// Damaged messages that operators see by name.
+const DAMAGE_NAMED_MAX: usize = 100;
 
 pub(crate) struct Reader<'a> {
     pub(crate) log: &'a CommitLog,
     pub(crate) queues: &'a Queues,
     pub(crate) damage: &'a Damage,
     pub(crate) reports: &'a Reports,
+    /// Reads wait in front of a damaged record.
+    pub(crate) stops: bool,
 }
 
 /// Damage that reads have found.
 #[derive(Default)]
 pub(crate) struct Damage {
     /// By queue (its serial) and queue offset.
-    seen: Mutex<HashSet<(u64, i64)>>,
+    seen: Mutex<BTreeMap<(u64, i64), Seen>>,
+    /// How far searches got that ended at their limit.
+    searches: Mutex<BTreeMap<(u64, i64), Search>>,
+    pub(crate) search_bytes_max: i64,
     pub(crate) count: AtomicU64,
     /// Queue entries that were corrected.
     pub(crate) repaired: AtomicU64,
+}
+
+/// A damaged message that a read met.
+struct Seen {
+    message: DamagedMessage,
+    /// An entry nearby was corrected since, so another search may find the record.
+    is_outdated: bool,
+}
+
+/// How far the log was searched for the record of a queue offset.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Search {
+    pub(crate) end: i64,
+    /// It met something that is not a record.
+    pub(crate) has_gap: bool,
 }
 
 /// The part of a queue that one pull asks for.
@@ -49,7 +72,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) filter: &'a Filter,
 }
 
-/// A filter's verdict on an entry, before the body of its record is read and checked.
+/// A filter's verdict on an entry, before its record is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Wanted,
@@ -101,6 +124,7 @@ impl Reader<'_> {
         let chunk_entries = count_max.clamp(1, CHUNK_ENTRIES);
         let mut entries = Vec::with_capacity(chunk_entries);
         let mut gathered = Gathered::default();
+        let mut is_stopped = false;
         'scan: while got.next_offset < scan_end.min(got.max_offset) {
             let chunk = chunk_entries.min((scan_end - got.next_offset) as usize);
             if let Err(error) = queue.read(&self.queues.disk, got.next_offset, chunk, &mut entries) {
@@ -150,6 +174,9 @@ impl Reader<'_> {
                     gathered.add(&mut got.slices, file, &entry);
                     got.count += 1;
                     got.bytes += size;
+                } else if self.must_wait(queue, got.next_offset) {
+                    is_stopped = true;
+                    break 'scan;
                 }
                 got.next_offset += 1;
                 if got.count >= count_max {
@@ -160,8 +187,25 @@ impl Reader<'_> {
         gathered.finish(&mut got.slices);
         if got.count > 0 {
             got.status = GetStatus::Found;
+        } else if is_stopped && got.next_offset == wanted.queue_offset {
+            got.status = GetStatus::Damaged;
         }
         got
+    }
+
+    /// Whether a read may not go past a queue offset for which no sound record was found.
+    #[cold]
+    fn must_wait(&self, queue: &Queue, queue_offset: i64) -> bool {
+        let is_deleted = || {
+            let min_offset = queue.min_offset(&self.queues.disk, self.log.start_offset());
+            min_offset.is_ok_and(|min_offset| queue_offset < min_offset)
+        };
+        let waits = if self.stops {
+            !self.damage.is_skipped(queue, queue_offset)
+        } else {
+            self.damage.is_searched_for(queue, queue_offset)
+        };
+        waits && !is_deleted()
     }
 
     /// Applies the filter to the entry at `got.next_offset`.
@@ -182,7 +226,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Runs the expression over the record's properties, as far as the bounds allow; None if there is no such record.
+    /// Runs the expression over the record's properties, as far as the bounds allow; None if there is no such record, or
+    /// if it is damaged.
     fn examine(
         &self,
         program: &Program,
@@ -209,7 +254,11 @@ impl Reader<'_> {
             return Some(Verdict::Exhausted);
         }
         got.examined_bytes = examined_bytes;
-        Some(if program.matches(record.properties) { Verdict::Wanted } else { Verdict::Unwanted })
+        if program.matches(record.properties) {
+            return Some(Verdict::Wanted);
+        }
+        // A damaged property must not hide a message. A wanted record is checked later.
+        (record.coverage() == Coverage::Body || record.crc_matches()).then_some(Verdict::Unwanted)
     }
 
     /// The entry and the file with its record. If the two do not fit, the corrected entry, if there is one.
@@ -240,16 +289,20 @@ impl Reader<'_> {
             // Deleted meanwhile, or searched for in vain before.
             return None;
         }
-        let found = self
-            .repair(queue, queue_offset)
-            .and_then(|entry| Some((entry, self.find_record(queue, queue_offset, &entry, gathered)?)));
-        if found.is_none() {
-            if !entry.is_void() {
-                self.log.damage.suspect(entry.physical_offset);
+        let searched = self.repair(queue, queue_offset);
+        match searched {
+            Searched::Found(entry) => {
+                return Some((entry, self.find_record(queue, queue_offset, &entry, gathered)?));
             }
-            self.damage.note(self.reports, queue, queue_offset, entry);
+            Searched::Unfinished => return None,
+            Searched::Nowhere | Searched::InDamage => {}
         }
-        found
+        if !entry.is_void() {
+            self.log.damage.suspect(entry.physical_offset);
+        }
+        let is_skipped = !self.stops || matches!(searched, Searched::Nowhere);
+        self.damage.note(self.reports, queue, queue_offset, entry, is_skipped);
+        None
     }
 
     /// The file with the entry's record, if everything about the record fits.
@@ -266,7 +319,12 @@ impl Reader<'_> {
         let file = gathered.file_at(self.log, entry.physical_offset)?;
         let position = (entry.physical_offset - file.start_offset) as u64;
         let bytes = file.slice(position, entry.size as usize)?;
-        match content_at(bytes, entry.physical_offset, true) {
+        let physical_offset = entry.physical_offset;
+        let (topic, queue_id) = (queue.topic.as_bytes(), queue.queue_id);
+        if (Expected { topic, queue_id, queue_offset, physical_offset }).is_sealed(bytes) {
+            return Some(file);
+        }
+        match content_at(bytes, physical_offset, true) {
             Content::Record(record) if fits(&record, queue, queue_offset, entry) => Some(file),
             _ => None,
         }
@@ -277,16 +335,16 @@ impl Reader<'_> {
         self.record_with(physical_offset, true)
     }
 
-    /// The same, whether or not its body is sound.
+    /// The same, whether or not its checksum is right.
     pub(crate) fn head_at(&self, physical_offset: i64) -> Option<Bytes> {
         self.record_with(physical_offset, false)
     }
 
-    fn record_with(&self, physical_offset: i64, check_body: bool) -> Option<Bytes> {
+    fn record_with(&self, physical_offset: i64, check_crc: bool) -> Option<Bytes> {
         let file = self.log.file_at(physical_offset)?;
         let position = (physical_offset - file.start_offset) as u64;
         let bytes = file.readable().get(position as usize..)?;
-        match content_at(bytes, physical_offset, check_body) {
+        match content_at(bytes, physical_offset, check_crc) {
             Content::Record(record) => file.bytes(position, record.size),
             _ => None,
         }
@@ -390,18 +448,90 @@ impl Gathered {
 }
 
 impl Damage {
+    pub(crate) fn new(search_bytes_max: u64) -> Self {
+        Self { search_bytes_max: search_bytes_max.try_into().unwrap_or(i64::MAX), ..Self::default() }
+    }
+
     fn is_known(&self, queue: &Queue, queue_offset: i64) -> bool {
-        let seen = self.seen.lock();
-        seen.contains(&(queue.serial, queue_offset)) || seen.len() >= DAMAGE_REMEMBERED_MAX
+        self.seen.lock().get(&(queue.serial, queue_offset)).is_some_and(|seen| !seen.is_outdated)
+    }
+
+    fn is_skipped(&self, queue: &Queue, queue_offset: i64) -> bool {
+        self.seen.lock().get(&(queue.serial, queue_offset)).is_some_and(|seen| seen.message.is_skipped)
+    }
+
+    fn is_searched_for(&self, queue: &Queue, queue_offset: i64) -> bool {
+        self.searches.lock().contains_key(&(queue.serial, queue_offset))
+    }
+
+    /// How far the search for a queue offset got before.
+    pub(crate) fn search(&self, queue: &Queue, queue_offset: i64) -> Search {
+        self.searches.lock().get(&(queue.serial, queue_offset)).copied().unwrap_or_default()
+    }
+
+    /// Notes how far it got. Two reads may search for the same one.
+    pub(crate) fn note_search(&self, queue: &Queue, queue_offset: i64, now: Search) {
+        let mut searches = self.searches.lock();
+        let key = (queue.serial, queue_offset);
+        if searches.len() >= DAMAGE_REMEMBERED_MAX && !searches.contains_key(&key) {
+            searches.pop_first();
+        }
+        let known = searches.entry(key).or_default();
+        *known = Search { end: known.end.max(now.end), has_gap: known.has_gap || now.has_gap };
+    }
+
+    /// Notes that an entry was corrected, which narrows the search for those around it.
+    pub(crate) fn note_repair(&self, queue: &Queue, queue_offset: i64) {
+        self.repaired.fetch_add(1, Ordering::Relaxed);
+        self.searches.lock().remove(&(queue.serial, queue_offset));
+        let mut seen = self.seen.lock();
+        seen.remove(&(queue.serial, queue_offset));
+        let around = |distance| (queue.serial, queue_offset.saturating_add(distance));
+        for (_, seen) in seen.range_mut(around(-LANDMARKS_MAX)..=around(LANDMARKS_MAX)) {
+            seen.is_outdated = true;
+        }
+    }
+
+    /// Some of the damaged messages, in order.
+    pub(crate) fn messages(&self) -> Vec<DamagedMessage> {
+        let mut messages: Vec<DamagedMessage> =
+            self.seen.lock().values().map(|seen| seen.message.clone()).collect();
+        messages.sort_unstable();
+        messages.truncate(DAMAGE_NAMED_MAX);
+        messages
     }
 
     /// Counts and reports a damaged record, but only once.
-    fn note(&self, reports: &Reports, queue: &Queue, queue_offset: i64, entry: &Entry) {
-        if self.seen.lock().insert((queue.serial, queue_offset)) {
+    pub(crate) fn note(
+        &self,
+        reports: &Reports,
+        queue: &Queue,
+        queue_offset: i64,
+        entry: &Entry,
+        is_skipped: bool,
+    ) {
+        let message = DamagedMessage {
+            topic: queue.topic.to_string(),
+            queue_id: queue.queue_id,
+            queue_offset,
+            physical_offset: if entry.is_void() { -1 } else { entry.physical_offset },
+            is_skipped,
+        };
+        let key = (queue.serial, queue_offset);
+        self.searches.lock().remove(&key);
+        let mut seen = self.seen.lock();
+        if seen.len() >= DAMAGE_REMEMBERED_MAX && !seen.contains_key(&key) {
+            seen.pop_first();
+        }
+        let is_new = seen.insert(key, Seen { message, is_outdated: false }).is_none();
+        drop(seen);
+        if is_new {
             self.count.fetch_add(1, Ordering::Relaxed);
+            let outcome =
+                if is_skipped { "not served" } else { "reads wait in front of it until it is repaired" };
             reports.add(format!(
                 "topic {}, queue {}: the record with queue offset {queue_offset} (commit log {}, {} bytes) is damaged \
-                 and not served",
+                 and {outcome}",
                 queue.topic, queue.queue_id, entry.physical_offset, entry.size
             ));
         }

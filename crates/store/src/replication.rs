@@ -12,7 +12,6 @@ use crate::log::gate::Refusal;
 use crate::log::raw_append::whole_records;
 use crate::store::Store;
 
-const CHECKSUM_STEP_BYTES: usize = 1 << 20;
 /// Room for records that were stored when the limit was higher than now.
 const RECORD_BYTES_EVER: usize = 16 << 20;
 
@@ -90,6 +89,11 @@ impl Store {
     /// Whether a sync of the log has failed: nothing more is acknowledged until a restart.
     pub fn sync_failed(&self) -> bool {
         self.shared.gate.is_shut(Refusal::FailedSync)
+    }
+
+    /// Whether records are refused because the disk is full, or queue entries cannot be written, until that ends.
+    pub fn is_full(&self) -> bool {
+        self.shared.gate.is_full()
     }
 
     /// Syncs the log up to its end, with either kind of flush, and returns when that is done.
@@ -170,20 +174,6 @@ impl Store {
     /// The size of a file of the log. Logs can only be copied byte for byte between stores with the same size.
     pub fn log_file_bytes(&self) -> i64 {
         self.shared.settings.commit_log_file_bytes as i64
-    }
-
-    /// The checksum of the log's bytes between two offsets, by which two logs can be compared. None if this log does not
-    /// have all of them.
-    pub fn raw_checksum(&self, from_offset: i64, to_offset: i64) -> Option<u32> {
-        let mut hasher = crc32fast::Hasher::new();
-        let mut at = from_offset;
-        while at < to_offset {
-            let bytes = self.raw_bytes(at, CHECKSUM_STEP_BYTES)?;
-            let wanted = bytes.len().min((to_offset - at) as usize);
-            hasher.update(&bytes[..wanted]);
-            at += wanted as i64;
-        }
-        Some(hasher.finalize())
     }
 
     /// Sleeps until something is appended, [`Store::wake_followers`] is called or the time is over; not at all if

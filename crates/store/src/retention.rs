@@ -6,9 +6,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use crate::disk::Space;
 use crate::error::StoreError;
+use crate::log::commit_log::CommitLog;
 use crate::log::mapped::MappedFile;
-use crate::recovery::log_walk::{Content, content_at};
+use crate::recovery::log_walk::{Step, walk};
 use crate::store::OpenStore;
 use crate::timer::timer_log::TIMER_TOPIC;
 
@@ -126,9 +128,13 @@ impl OpenStore {
     }
 
     pub(crate) fn used_percent(&self) -> Result<u8, StoreError> {
+        Ok(self.space()?.used_percent())
+    }
+
+    /// The room on the file system of the store.
+    pub(crate) fn space(&self) -> Result<Space, StoreError> {
         let directory = &self.settings.directory;
-        let space = self.disk.space(directory).map_err(|source| StoreError::io(directory, source))?;
-        Ok(space.used_percent())
+        self.disk.space(directory).map_err(|source| StoreError::io(directory, source))
     }
 
     /// How many files, from the first on, hold only records older than `file_reserved_hours`.
@@ -139,7 +145,7 @@ impl OpenStore {
         files
             .iter()
             .skip(1)
-            .take_while(|next| first_time_ms(next).is_some_and(|time| time < oldest_kept_ms))
+            .take_while(|next| first_time_ms(&self.log, next).is_some_and(|time| time < oldest_kept_ms))
             .count()
     }
 
@@ -188,9 +194,15 @@ impl OpenStore {
     }
 }
 
-fn first_time_ms(file: &MappedFile) -> Option<i64> {
-    match content_at(file.readable(), file.start_offset, false) {
-        Content::Record(record) => Some(record.store_timestamp_ms),
-        _ => None,
-    }
+/// The time of the first sound record.
+fn first_time_ms(log: &CommitLog, file: &MappedFile) -> Option<i64> {
+    let mut first = None;
+    walk(log, file.start_offset, file.end_offset().min(log.appended_end()), true, |step| {
+        first = match step {
+            Step::Record(record) => Some(record.store_timestamp_ms),
+            Step::Gap { .. } => None,
+        };
+        first.is_none()
+    });
+    first
 }

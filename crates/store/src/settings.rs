@@ -30,6 +30,8 @@ pub struct StoreSettings {
     pub flush_interval_ms: u64,
     pub queue_flush_interval_ms: u64,
     pub message_size_bytes_max: usize,
+    /// Records are appended with a checksum of the whole record. Those of other nodes are copied as they are.
+    pub record_checksums: bool,
     pub file_reserved_hours: u64,
     /// Hours of the day (UTC) at which aged files are deleted: "04" or "04;16".
     pub delete_when: String,
@@ -38,6 +40,10 @@ pub struct StoreSettings {
     pub disk_refuse_percent: u8,
     /// Lets a full disk delete records that no group has consumed.
     pub delete_unconsumed: bool,
+    /// Reads wait in front of a damaged record, because it can be repaired, instead of leaving it out.
+    pub stop_at_damage: bool,
+    /// Bytes of the log that one read searches for the record of a damaged queue entry. The next read goes on from there.
+    pub entry_search_bytes_max: u64,
     /// Entries of the key index that one query examines; an entry whose record has to be read counts as 64.
     pub query_entries_max: u64,
     /// Bytes of records that one query returns. The first record comes whatever its size.
@@ -63,12 +69,15 @@ impl StoreSettings {
             flush_interval_ms: 500,
             queue_flush_interval_ms: 1_000,
             message_size_bytes_max: 4 * MIB as usize,
+            record_checksums: true,
             file_reserved_hours: 72,
             delete_when: "04".to_owned(),
             disk_clean_percent: 75,
             disk_force_clean_percent: 85,
             disk_refuse_percent: 90,
             delete_unconsumed: false,
+            stop_at_damage: false,
+            entry_search_bytes_max: 256 * MIB,
             query_entries_max: 1_000_000,
             query_bytes_max: 8 * MIB as usize,
             append_wait_ms_max: 1_000,

@@ -105,7 +105,13 @@ impl OpenStore {
     }
 
     pub(crate) fn reader(&self) -> Reader<'_> {
-        Reader { log: &self.log, queues: &self.queues, damage: &self.damage, reports: &self.reports }
+        Reader {
+            log: &self.log,
+            queues: &self.queues,
+            damage: &self.damage,
+            reports: &self.reports,
+            stops: self.settings.stop_at_damage,
+        }
     }
 }
 
@@ -345,7 +351,7 @@ impl Store {
         self.shared.reader().record_at(physical_offset)
     }
 
-    /// The same, whether or not the body is sound: ask [`metaq_wire::Record::crc_matches`] before you use it.
+    /// The same, whether or not its checksum is right: ask [`metaq_wire::Record::crc_matches`] before you use it.
     pub fn appended_head_at(&self, physical_offset: i64) -> Option<Bytes> {
         self.shared.reader().head_at(physical_offset)
     }
@@ -379,6 +385,22 @@ impl Store {
         let (entries_max, bytes_max) = (settings.query_entries_max, settings.query_bytes_max);
         let query = KeyQuery { topic, key, count_max, begin_ms, end_ms, entries_max, bytes_max };
         self.shared.index.query(&self.shared.log, &query)
+    }
+
+    /// The same, but it fails where reads stop at damage and a record that may have the key is damaged.
+    pub fn query_all(
+        &self,
+        topic: &str,
+        key: &str,
+        count_max: usize,
+        begin_ms: i64,
+        end_ms: i64,
+    ) -> Result<QueryResult, StoreError> {
+        let found = self.query(topic, key, count_max, begin_ms, end_ms);
+        match found.damaged_at.filter(|_| self.shared.settings.stop_at_damage) {
+            Some(at) => Err(StoreError::AwaitsRepair { place: format!("commit log {at}") }),
+            None => Ok(found),
+        }
     }
 
     /// Deletes the topic's queues; its records stay in the commit log until retention deletes them. Appends wait
@@ -472,6 +494,7 @@ impl Store {
             disk_used_percent: shared.used_percent().map_or(-1, i64::from),
             recovered_from_offset: shared.recovered.from,
             recovered_bytes: shared.recovered.scanned_bytes,
+            uncovered_records: shared.dispatch.uncovered_records.load(relaxed) as i64,
             damaged_records: (dispatch_damage + shared.damage.count.load(relaxed)) as i64,
             repaired_entries: shared.damage.repaired.load(relaxed) as i64,
             syncs: shared.flush.syncs.load(relaxed) as i64,

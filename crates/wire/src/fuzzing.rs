@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 
 use crate::batch::{BatchRecord, batch_records};
+use crate::checksum::{CHECKSUM_BYTES, Coverage};
 use crate::encode::FrameEncoder;
 use crate::error::WireError;
 use crate::frame::{Encoding, FRAME_BYTES_MAX, next_frame};
@@ -80,7 +81,9 @@ pub fn record(bytes: &[u8]) {
     let is_v2 = bytes[4..8] == layout::MAGIC_V2.to_be_bytes();
     let is_ours = is_v2 == (record.topic.len() > layout::TOPIC_BYTES_MAX_V1)
         && [record.born_host, record.store_host].iter().all(|host| is_canonical(host.ip()));
-    if !is_ours {
+    // A damaged checksum is not written again, nor one without the mark.
+    let is_sealed = record.coverage() == Coverage::Record;
+    if !is_ours || record.coverage() == Coverage::Broken || !record.crc_matches() && is_sealed {
         return;
     }
     let new = NewRecord {
@@ -97,9 +100,20 @@ pub fn record(bytes: &[u8]) {
         body_crc: record.body_crc,
         properties: [record.properties, b"", b""],
     };
-    let mut place = vec![0; new.size()];
-    new.write(&mut place, record.queue_offset, record.physical_offset, record.store_timestamp_ms);
-    assert_eq!(place, bytes[..record.size]);
+    let laid_out = new.laid_out(is_sealed).unwrap();
+    let mut place = vec![0; laid_out.size];
+    laid_out.write(&mut place, record.queue_offset, record.physical_offset, record.store_timestamp_ms);
+    if is_sealed {
+        assert_eq!(
+            Record::decode(&place).unwrap().properties.strip_suffix(&[2]),
+            record.properties.strip_suffix(&[2])
+        );
+    } else if place.len() == record.size {
+        assert_eq!(place, bytes[..record.size]);
+    } else {
+        // The checksum of another record is not written again.
+        assert_eq!((record.size - place.len()) % CHECKSUM_BYTES, 0);
+    }
 }
 
 fn is_canonical(ip: IpAddr) -> bool {

@@ -6,7 +6,7 @@
 //!
 //! [`frame`] cuts frames out of a buffer and [`header`] reads their headers (`json` and `binary` are the encodings);
 //! [`encode`] writes both. [`hot`] reads the headers of requests that never reach Python. [`record`], [`batch`],
-//! [`properties`] and [`ids`] are the parts of messages. Each decoder has a diagram of its bytes.
+//! [`properties`] and [`ids`] are the parts of messages; `checksum` ends a record. Each decoder has a diagram of its bytes.
 //!
 //! Every other crate uses this one. Do not change a format: unmodified RocketMQ clients and brokers read it.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@
 pub mod batch;
 mod binary;
 mod bytes;
+mod checksum;
 pub mod encode;
 pub mod error;
 pub mod frame;
@@ -30,6 +31,7 @@ mod text;
 pub mod fuzzing;
 
 pub use batch::{BatchRecord, BatchRecords, batch_records};
+pub use checksum::{CHECKSUM_BYTES, CHECKSUM_NAME, Coverage};
 pub use encode::{FrameEncoder, WIRE_VERSION};
 pub use error::WireError;
 pub use frame::{Announced, Encoding, FRAME_BYTES_MAX, Frame, announced, next_frame};
@@ -37,4 +39,4 @@ pub use header::{FLAG_ONEWAY, FLAG_RESPONSE, Header};
 pub use hot::{EndTransactionHeader, PullHeader, QueueHeader, SendHeader};
 pub use ids::{MessageIds, parse_message_id};
 pub use properties::{java_hash, tag_code};
-pub use record::{NewRecord, Record, body_crc, layout};
+pub use record::{Expected, LaidOut, NewRecord, Record, body_crc, layout};

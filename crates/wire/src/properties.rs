@@ -81,6 +81,10 @@ pub fn find_many<'a, const N: usize>(properties: &'a [u8], names: [&str; N]) -> 
         // Compares the names in place: finding the end of every name would double the cost.
         let entry = properties.get(at..end).unwrap_or_default();
         for (value, name) in values.iter_mut().zip(names) {
+            // Most names end elsewhere, which is cheaper to see than that they differ.
+            if entry.get(name.len()) != Some(&NAME_END) {
+                continue;
+            }
             if let Some([NAME_END, found @ ..]) = entry.strip_prefix(name.as_bytes()) {
                 if !found.is_empty() {
                     *value = Some(found);

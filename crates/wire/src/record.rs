@@ -3,8 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::bytes::Reader;
+use crate::checksum::{self, CHECKSUM_BYTES, Coverage, Form, MARK};
 use crate::error::WireError;
-use crate::properties;
+use crate::properties::{self, VALUE_END};
 
 /// Byte positions and constants of the record layout.
 pub mod layout {
@@ -57,11 +58,11 @@ pub mod layout {
     }
 }
 
-use layout::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6};
+use layout::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6, at};
 
-/// The checksum of a record: the CRC-32 of its body, cut to 31 bits; 0 for an empty body.
+/// The checksum of a body: its CRC-32, cut to 31 bits; 0 for an empty body.
 pub fn body_crc(body: &[u8]) -> u32 {
-    crc32fast::hash(body) & 0x7FFF_FFFF
+    checksum::crc31(body)
 }
 
 /// A record to be stored: everything but the offsets and the time that the commit log assigns.
@@ -84,71 +85,150 @@ pub struct NewRecord<'a> {
 }
 
 impl NewRecord<'_> {
-    /// Checks that every part fits its length field. Call it before the record is appended.
-    pub fn check(&self) -> Result<(), WireError> {
+    /// How the record is laid out: with the checksum of the whole record if that is asked for and its properties have
+    /// room for it. Fails if a part does not fit its length field.
+    #[inline]
+    pub fn laid_out(&self, with_checksum: bool) -> Result<LaidOut<'_>, WireError> {
         if self.topic.is_empty() || self.topic.len() > layout::TOPIC_BYTES_MAX {
             return Err(WireError::BadRecord("topic is empty or longer than 255 bytes"));
         }
-        if self.properties_length() > layout::PROPERTIES_BYTES_MAX {
+        let mut properties = self.properties;
+        if properties[0].is_empty() || properties[0].first() == Some(&MARK) {
+            properties = unmarked(properties);
+        }
+        let mut properties_bytes = properties_bytes(properties);
+        let last = properties.iter().rev().find_map(|part| part.last());
+        let sealed_bytes =
+            1 + properties_bytes + usize::from(last.is_some_and(|last| *last != VALUE_END)) + CHECKSUM_BYTES;
+        let has_checksum = with_checksum && sealed_bytes <= layout::PROPERTIES_BYTES_MAX;
+        if has_checksum {
+            properties_bytes = sealed_bytes;
+        } else {
+            properties = unlike_checked(properties);
+            properties_bytes = self::properties_bytes(properties);
+        }
+        if properties_bytes > layout::PROPERTIES_BYTES_MAX {
             return Err(WireError::BadRecord("properties are longer than 32767 bytes"));
         }
-        if i32::try_from(self.size()).is_err() {
+        let hosts = host_bytes(self.born_host) + host_bytes(self.store_host);
+        let fixed = layout::RECORD_BYTES_MIN - 2 * HOST_V4_BYTES + usize::from(self.is_v2());
+        let size = fixed + hosts + self.body.len() + self.topic.len() + properties_bytes;
+        if i32::try_from(size).is_err() {
             return Err(WireError::BadRecord("body is too long"));
         }
-        Ok(())
-    }
-
-    fn properties_length(&self) -> usize {
-        self.properties.iter().map(|part| part.len()).sum()
+        Ok(LaidOut { record: self, properties, properties_bytes, has_checksum, size })
     }
 
     fn is_v2(&self) -> bool {
         self.topic.len() > layout::TOPIC_BYTES_MAX_V1
     }
 
-    /// Bytes of the whole record.
+    /// Bytes of the whole record without a checksum; 0 if it cannot be stored.
     pub fn size(&self) -> usize {
-        let hosts = host_bytes(self.born_host) + host_bytes(self.store_host);
-        let fixed = layout::RECORD_BYTES_MIN - 2 * HOST_V4_BYTES + usize::from(self.is_v2());
-        fixed + hosts + self.body.len() + self.topic.len() + self.properties_length()
+        self.laid_out(false).map_or(0, |laid_out| laid_out.size)
     }
 
-    /// Lays the record out in `dst`, which has [`NewRecord::size`] bytes. [`Record::decode`] has the diagram.
+    /// The whole record without a checksum, with these offsets and this time.
+    pub fn encode(
+        &self,
+        queue_offset: i64,
+        physical_offset: i64,
+        store_timestamp_ms: i64,
+    ) -> Result<Vec<u8>, WireError> {
+        let laid_out = self.laid_out(false)?;
+        let mut bytes = vec![0; laid_out.size];
+        laid_out.write(&mut bytes, queue_offset, physical_offset, store_timestamp_ms);
+        Ok(bytes)
+    }
+}
+
+fn properties_bytes(parts: [&[u8]; 3]) -> usize {
+    parts[0].len() + parts[1].len() + parts[2].len()
+}
+
+/// The properties without the mark of a checksum in front. Nobody but the broker sets it.
+#[cold]
+fn unmarked(mut parts: [&[u8]; 3]) -> [&[u8]; 3] {
+    for part in &mut parts {
+        while let [MARK, rest @ ..] = part {
+            *part = rest;
+        }
+        if !part.is_empty() {
+            break;
+        }
+    }
+    parts
+}
+
+/// The properties without what a reader would take for a checksum at their end.
+#[cold]
+fn unlike_checked(mut parts: [&[u8]; 3]) -> [&[u8]; 3] {
+    if let Some(last) = parts.iter_mut().rev().find(|part| !part.is_empty()) {
+        *last = checksum::without_likeness(last);
+    }
+    parts
+}
+
+/// A new record whose size is known. It is the only writer of records.
+#[derive(Copy, Clone, Debug)]
+pub struct LaidOut<'a> {
+    record: &'a NewRecord<'a>,
+    properties: [&'a [u8]; 3],
+    /// With the checksum.
+    properties_bytes: usize,
+    has_checksum: bool,
+    /// Bytes of the whole record.
+    pub size: usize,
+}
+
+impl LaidOut<'_> {
+    /// Writes the record to `dst`, which has [`LaidOut::size`] bytes. [`Record::decode`] has the diagram.
     pub fn write(&self, dst: &mut [u8], queue_offset: i64, physical_offset: i64, store_timestamp_ms: i64) {
-        debug_assert_eq!(dst.len(), self.size(), "a record fills its place exactly");
-        let mut system_flag = self.system_flag & !(BORN_HOST_V6 | STORE_HOST_V6);
-        if host_bytes(self.born_host) == HOST_V6_BYTES {
+        debug_assert_eq!(dst.len(), self.size, "a record fills its place exactly");
+        let record = self.record;
+        let mut system_flag = record.system_flag & !(BORN_HOST_V6 | STORE_HOST_V6);
+        if host_bytes(record.born_host) == HOST_V6_BYTES {
             system_flag |= BORN_HOST_V6;
         }
-        if host_bytes(self.store_host) == HOST_V6_BYTES {
+        if host_bytes(record.store_host) == HOST_V6_BYTES {
             system_flag |= STORE_HOST_V6;
         }
-        let magic = if self.is_v2() { layout::MAGIC_V2 } else { layout::MAGIC_V1 };
-        let topic_length = (self.topic.len() as u16).to_be_bytes();
+        let is_v2 = record.is_v2();
+        let magic = if is_v2 { layout::MAGIC_V2 } else { layout::MAGIC_V1 };
+        let topic_length = (record.topic.len() as u16).to_be_bytes();
 
         let size = dst.len() as u32;
-        let mut writer = Writer { rest: dst };
+        let mut writer = Writer { rest: &mut *dst };
         writer.put(&size.to_be_bytes());
         writer.put(&magic.to_be_bytes());
-        writer.put(&self.body_crc.to_be_bytes());
-        writer.put(&self.queue_id.to_be_bytes());
-        writer.put(&self.flag.to_be_bytes());
+        writer.put(&record.body_crc.to_be_bytes());
+        writer.put(&record.queue_id.to_be_bytes());
+        writer.put(&record.flag.to_be_bytes());
         writer.put(&queue_offset.to_be_bytes());
         writer.put(&physical_offset.to_be_bytes());
         writer.put(&system_flag.to_be_bytes());
-        writer.put(&self.born_timestamp_ms.to_be_bytes());
-        writer.put_host(self.born_host);
+        writer.put(&record.born_timestamp_ms.to_be_bytes());
+        writer.put_host(record.born_host);
         writer.put(&store_timestamp_ms.to_be_bytes());
-        writer.put_host(self.store_host);
-        writer.put(&self.reconsume_times.to_be_bytes());
-        writer.put(&self.prepared_transaction_offset.to_be_bytes());
-        writer.put(&(self.body.len() as u32).to_be_bytes());
-        writer.put(self.body);
-        writer.put(if self.is_v2() { &topic_length } else { &topic_length[1..] });
-        writer.put(self.topic);
-        writer.put(&(self.properties_length() as u16).to_be_bytes());
+        writer.put_host(record.store_host);
+        writer.put(&record.reconsume_times.to_be_bytes());
+        writer.put(&record.prepared_transaction_offset.to_be_bytes());
+        writer.put(&(record.body.len() as u32).to_be_bytes());
+        writer.put(record.body);
+        writer.put(if is_v2 { &topic_length } else { &topic_length[1..] });
+        writer.put(record.topic);
+        writer.put(&(self.properties_bytes as u16).to_be_bytes());
+        if self.has_checksum {
+            writer.put(&[MARK]);
+        }
         for part in self.properties {
             writer.put(part);
+        }
+        if self.has_checksum {
+            if writer.rest.len() > CHECKSUM_BYTES {
+                writer.put(&[VALUE_END]);
+            }
+            checksum::seal(dst);
         }
     }
 }
@@ -203,12 +283,16 @@ pub struct Record<'a> {
     pub prepared_transaction_offset: i64,
     pub body: &'a [u8],
     pub topic: &'a [u8],
+    /// Without the checksum of the record.
     pub properties: &'a [u8],
+    form: Form,
+    /// All of its bytes.
+    whole: &'a [u8],
 }
 
 impl<'a> Record<'a> {
     /// Decodes the record at the beginning of `bytes` and ignores what follows. Its parts must fill its size exactly.
-    /// The checksum of the body is not computed: see [`Record::crc_matches`].
+    /// Checksums are not computed: see [`Record::crc_matches`].
     ///
     /// ```text
     ///  0 | size: i32 | magic: u32 | body crc: u32 | queue id: i32 | flag: i32 |
@@ -220,31 +304,27 @@ impl<'a> Record<'a> {
     ///    | properties length: i16 | properties |
     /// ```
     pub fn decode(bytes: &'a [u8]) -> Result<Record<'a>, WireError> {
-        let size = Reader::new(bytes).i32().ok_or(WireError::BadRecord("ends within its size"))?;
+        let head: &[u8; at::BORN_HOST] =
+            bytes.first_chunk().ok_or(WireError::BadRecord("ends within its head"))?;
+        let size = i32::from_be_bytes(field(head, at::SIZE));
         let size = usize::try_from(size).map_err(|_| WireError::BadRecord("negative size"))?;
         if size < layout::RECORD_BYTES_MIN {
             return Err(WireError::BadRecord("size is smaller than any record"));
         }
         let whole = bytes.get(..size).ok_or(WireError::BadRecord("runs past the end"))?;
-        let mut reader = Reader::new(whole);
-        reader.take(4);
-        let is_v2 = match reader.u32() {
-            Some(layout::MAGIC_V1) => false,
-            Some(layout::MAGIC_V2) => true,
+        let is_v2 = match u32::from_be_bytes(field(head, at::MAGIC)) {
+            layout::MAGIC_V1 => false,
+            layout::MAGIC_V2 => true,
             _ => return Err(WireError::BadRecord("unknown magic")),
         };
-        Record::parts(size, is_v2, reader).ok_or(WireError::BadRecord("lengths do not fit the size"))
+        Record::parts(whole, head, is_v2).ok_or(WireError::BadRecord("lengths do not fit the size"))
     }
 
     /// Decodes everything after the magic; `None` unless it fills the record exactly.
-    fn parts(size: usize, is_v2: bool, mut reader: Reader<'a>) -> Option<Record<'a>> {
-        let body_crc = reader.u32()?;
-        let queue_id = reader.i32()?;
-        let flag = reader.i32()?;
-        let queue_offset = reader.i64()?;
-        let physical_offset = reader.i64()?;
-        let system_flag = reader.i32()?;
-        let born_timestamp_ms = reader.i64()?;
+    #[inline]
+    fn parts(whole: &'a [u8], head: &[u8; at::BORN_HOST], is_v2: bool) -> Option<Record<'a>> {
+        let system_flag = i32::from_be_bytes(field(head, at::SYSTEM_FLAG));
+        let mut reader = Reader::new(whole.get(at::BORN_HOST..)?);
         let born_host = host(&mut reader, system_flag & BORN_HOST_V6 != 0)?;
         let store_timestamp_ms = reader.i64()?;
         let store_host = host(&mut reader, system_flag & STORE_HOST_V6 != 0)?;
@@ -260,16 +340,16 @@ impl<'a> Record<'a> {
         };
         let topic = reader.take(topic_length)?;
         let properties_length = usize::try_from(reader.i16()?).ok()?;
-        let properties = reader.take(properties_length)?;
+        let (form, properties) = checksum::form(reader.take(properties_length)?);
         reader.is_empty().then_some(Record {
-            size,
-            body_crc,
-            queue_id,
-            flag,
-            queue_offset,
-            physical_offset,
+            size: whole.len(),
+            body_crc: u32::from_be_bytes(field(head, at::BODY_CRC)),
+            queue_id: i32::from_be_bytes(field(head, at::QUEUE_ID)),
+            flag: i32::from_be_bytes(field(head, at::FLAG)),
+            queue_offset: i64::from_be_bytes(field(head, at::QUEUE_OFFSET)),
+            physical_offset: i64::from_be_bytes(field(head, at::PHYSICAL_OFFSET)),
             system_flag,
-            born_timestamp_ms,
+            born_timestamp_ms: i64::from_be_bytes(field(head, at::BORN_TIMESTAMP)),
             born_host,
             store_timestamp_ms,
             store_host,
@@ -278,10 +358,42 @@ impl<'a> Record<'a> {
             body,
             topic,
             properties,
+            form,
+            whole,
         })
     }
 
+    /// Whether the record's checksum is right: that of the whole record, or that of the body if it has no other.
+    #[inline]
     pub fn crc_matches(&self) -> bool {
+        match self.form {
+            Form::Marked => checksum::matches(self.whole),
+            Form::Unmarked => checksum::matches(self.whole) || self.has_checksum_of_another(),
+            Form::Missing => self.body_matches(),
+            Form::Broken => false,
+        }
+    }
+
+    /// The part of the record that its checksum covers. If an unmarked record ends with a checksum, it is computed.
+    #[inline]
+    pub fn coverage(&self) -> Coverage {
+        match self.form {
+            Form::Marked => Coverage::Record,
+            Form::Unmarked if checksum::matches(self.whole) || !self.has_checksum_of_another() => {
+                Coverage::Record
+            }
+            Form::Unmarked | Form::Missing => Coverage::Body,
+            Form::Broken => Coverage::Broken,
+        }
+    }
+
+    #[cold]
+    fn has_checksum_of_another(&self) -> bool {
+        self.body_matches() && checksum::is_of_another(self.whole, self.properties)
+    }
+
+    #[inline]
+    fn body_matches(&self) -> bool {
         body_crc(self.body) == self.body_crc
     }
 
@@ -291,7 +403,62 @@ impl<'a> Record<'a> {
     }
 }
 
+/// A record that a queue entry leads to, as far as it is known before it is read.
+#[derive(Copy, Clone, Debug)]
+pub struct Expected<'a> {
+    pub topic: &'a [u8],
+    pub queue_id: i32,
+    pub queue_offset: i64,
+    pub physical_offset: i64,
+}
+
+impl Expected<'_> {
+    /// Whether the bytes are this record and nothing else, and its checksum covers all of them and is right. Its other
+    /// fields need no look then, so that this costs less than to decode it. False says nothing about other records.
+    #[inline]
+    pub fn is_sealed(&self, bytes: &[u8]) -> bool {
+        self.is_whole(bytes).unwrap_or(false) && checksum::matches(bytes)
+    }
+
+    #[inline]
+    fn is_whole(&self, bytes: &[u8]) -> Option<bool> {
+        let head: &[u8; at::BORN_HOST] = bytes.first_chunk()?;
+        let is_v2 = match u32::from_be_bytes(field(head, at::MAGIC)) {
+            layout::MAGIC_V1 => false,
+            layout::MAGIC_V2 => true,
+            _ => return None,
+        };
+        let host = |is_v6| if is_v6 { HOST_V6_BYTES } else { HOST_V4_BYTES };
+        let system_flag = i32::from_be_bytes(field(head, at::SYSTEM_FLAG));
+        let hosts = host(system_flag & BORN_HOST_V6 != 0) + host(system_flag & STORE_HOST_V6 != 0);
+        let mut reader = Reader::new(bytes.get(at::BORN_HOST + hosts + 8 + 4 + 8..)?);
+        let body_length = usize::try_from(reader.i32()?).ok()?;
+        reader.take(body_length)?;
+        let topic_length = if is_v2 { reader.i16()?.into() } else { i32::from(reader.i8()?) };
+        let topic = reader.take(usize::try_from(topic_length).ok()?)?;
+        let properties_length = usize::try_from(reader.i16()?).ok()?;
+        Some(
+            u32::from_be_bytes(field(head, at::SIZE)) as usize == bytes.len()
+                && i64::from_be_bytes(field(head, at::PHYSICAL_OFFSET)) == self.physical_offset
+                && i64::from_be_bytes(field(head, at::QUEUE_OFFSET)) == self.queue_offset
+                && i32::from_be_bytes(field(head, at::QUEUE_ID)) == self.queue_id
+                && reader.remaining() == properties_length
+                && properties_length >= CHECKSUM_BYTES
+                && topic == self.topic,
+        )
+    }
+}
+
+/// The bytes of a field in the part of a record that has the same layout in all.
+#[inline(always)]
+fn field<const N: usize>(head: &[u8; at::BORN_HOST], at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    field.copy_from_slice(&head[at..at + N]);
+    field
+}
+
 /// `| ip: 4 or 16 bytes | port: u32 |`
+#[inline]
 fn host(reader: &mut Reader<'_>, is_v6: bool) -> Option<SocketAddr> {
     let ip = if is_v6 { IpAddr::from(reader.octets::<16>()?) } else { IpAddr::from(reader.octets::<4>()?) };
     let port = u16::try_from(reader.u32()?).ok()?;

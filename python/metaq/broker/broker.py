@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from typing import Final
 
 from metaq._core import Clock, Listener, Store
 from metaq.broker.functions import Functions
@@ -17,11 +18,17 @@ from metaq.broker.replica import Replica
 from metaq.broker.replication.apache_control import ApacheControl
 from metaq.broker.replication.apache_start import ApacheCopy, plan_copy
 from metaq.broker.replication.group import Group
+from metaq.broker.requests.replication import ReplicationRequests
+from metaq.broker.requests.without_role import WithoutRole
 from metaq.broker.state.consumer_group import Change, ConsumerGroup, Member
 from metaq.broker.state.runtime_switches import Switches
+from metaq.journal.journal import Entry
 from metaq.settings import StoreSettings
 
 _log = logging.getLogger(__name__)
+
+STATE_PART_ENTRIES: Final = 500
+"""How many entries of replaced control state a replica applies before other work has its turn."""
 
 
 class Broker:
@@ -38,7 +45,7 @@ class Broker:
         if options.replication is not None:
             options = dataclasses.replace(
                 options,
-                store=dataclasses.replace(options.store, replicated=True),
+                store=dataclasses.replace(options.store, replicated=True, damaged_messages="stop"),
                 offsets_persist_interval_s=options.replication.offsets_persist_interval_s,
                 # Decisions about the group must not wait for a name server.
                 register_wait_s=0.0,
@@ -130,6 +137,8 @@ class Broker:
                 await self.become_master()
             else:
                 await self._join_group(undo)
+            undo.push_async_callback(self.node.scrubber.stop)
+            self.node.scrubber.start()
             self._undo = undo.pop_all()
         _log.info("broker %s is up at %s", self.options.broker.name, self.address)
 
@@ -139,6 +148,9 @@ class Broker:
         undo.push_async_callback(group.stop)
         await group.start()
         self.group = self.node.group = group
+        requests = ReplicationRequests(group, self.store, self.clock, self.node.pools)
+        self.node.without_role = WithoutRole(group, requests)
+        await self.node.pump.hand_over(self.node.without_role)
         self.node.let_clients_in()
         group.run()
 
@@ -226,6 +238,19 @@ class Broker:
         if was_replica:
             await self.become_replica()
 
+    async def follow_state(self, entries: Sequence[Entry]) -> None:
+        """Lets a replica serve by control state that was replaced as a whole, while other work goes on."""
+        for start in range(0, len(entries), STATE_PART_ENTRIES):
+            if self.replica is None:
+                return
+            self.replica.state.follow(entries[start : start + STATE_PART_ENTRIES])
+            await asyncio.sleep(0)
+
+    async def hold_deliveries(self) -> None:
+        """Delivers no delayed message until `release_requests`: the next master goes on with the next one."""
+        if isinstance(self._role, Master) and not await self._role.state.delays.hold():
+            _log.warning("a delivery of delayed messages takes long, and the next master may repeat it")
+
     async def drain_state(self) -> None:
         """Writes everything that the next master must know, while no request changes it."""
         if isinstance(self._role, Master):
@@ -240,6 +265,8 @@ class Broker:
     def release_requests(self) -> None:
         """Lets the requests that were held be handled by the role of now."""
         self._end_hold_later(None)
+        if isinstance(self._role, Master):
+            self._role.state.delays.release()
         self.node.pump.release()
         self.listener.release_appends()
 

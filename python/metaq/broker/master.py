@@ -17,7 +17,7 @@ from metaq.broker.background.housekeeping import Housekeeping
 from metaq.broker.background.rebalance_notices import Notices
 from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.background.vanished_owners import VanishedOwners
-from metaq.broker.node import NO_ROLE, Node
+from metaq.broker.node import Node
 from metaq.broker.replication.apache_slaves import ApacheSlaves
 from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
@@ -124,7 +124,7 @@ class Master:
         await self.state.publish()
         undo.push_async_callback(self._stop_plane)
         self.plane.start()
-        undo.push_async_callback(node.pump.hand_over, NO_ROLE)
+        undo.push_async_callback(node.pump.hand_over, node.without_role)
         await node.pump.hand_over(OperatorGate(self.handlers, node.options.operator_requests))
         undo.push_async_callback(node.functions.stop)
         node.functions.start(self.plane)

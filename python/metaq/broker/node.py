@@ -16,6 +16,8 @@ from metaq.broker.background.registration import Registration
 from metaq.broker.functions import Functions
 from metaq.broker.options import BrokerOptions
 from metaq.broker.replication.offset_merge import OffsetMerge
+from metaq.broker.requests.without_role import NO_ROLE
+from metaq.broker.scrubbing.scrubber import Peer, Scrubber
 from metaq.broker.state.apache_files import open_journal
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.consumer_group import Change, ConsumerGroup
@@ -25,17 +27,12 @@ from metaq.broker.state.topics import Topics
 from metaq.ha.operators.group_control import GroupControl
 from metaq.journal.journal import Journal
 from metaq.memory import MemoryTrim
-from metaq.protocol.dispatch import Unavailable
+from metaq.protocol.dispatch import Handlers
 from metaq.protocol.handling.pump import Pump
 from metaq.protocol.handling.slots import QuestionLimits
 from metaq.protocol.handling.slow_requests import SlowRequests
 from metaq.settings import ServerSettings
 from metaq.work_pools import WorkPools
-
-NO_ROLE = Unavailable(
-    "[ROLE] this broker starts, stops or changes its role: try again later or ask another broker"
-)
-"""Answers the requests that cross while the node has no role; the data plane refuses the others."""
 
 
 class Replicated(GroupControl, Protocol):
@@ -57,6 +54,11 @@ class Replicated(GroupControl, Protocol):
     @property
     def has_fixed_roles(self) -> bool:
         """No replica ever becomes master."""
+        ...
+
+    @property
+    def scrub_peer(self) -> Peer | None:
+        """The master that this node follows, if it does."""
         ...
 
     @property
@@ -84,16 +86,27 @@ class Node:
     slow_requests: SlowRequests
     memory_trim: MemoryTrim
     started_ms: int
+    scrubber: Scrubber = field(init=False)
     pools: WorkPools = field(default_factory=WorkPools)
     switches: Switches = field(default_factory=Switches)
     leases: Leases = field(default_factory=dict)
     """Connections outlast a role, so the locks that consumers hold do as well."""
     group: Replicated | None = None
     """The group whose node this broker is; None for a lone broker."""
+    without_role: Handlers = NO_ROLE
+    """Answers the requests that cross while the node has no role; the data plane refuses the others."""
     metrics_address: str | None = None
     """The address of /metrics and /readyz; None if this process does not serve them."""
     name_servers: list[NameServerLink] = field(default_factory=list)
     """The connections to name servers that the last role handed over to the next one."""
+
+    def __post_init__(self) -> None:
+        self.scrubber = Scrubber(self.options.scrub, self, Path(self.options.store.directory), self.clock)
+
+    @property
+    def scrub_peer(self) -> Peer | None:
+        """The master that this node follows, if it does."""
+        return None if self.group is None else self.group.scrub_peer
 
     async def wait_replicated(self) -> None:
         """Returns when the replicas that must hold the control state have all of it. Raises Refused."""
@@ -198,7 +211,9 @@ async def open_node(
         await asyncio.to_thread((opened[0].store if opened else store).close)
 
     undo.push_async_callback(close_store)
-    journal = await open_journal(Path(options.store.directory))
+    replication = options.replication
+    has_peers = replication is not None and replication.takes_state
+    journal = await open_journal(Path(options.store.directory), has_peers=has_peers)
     undo.push_async_callback(journal.close)
     listener = Listener(options.server, serves_broker=True)
     undo.push_async_callback(asyncio.to_thread, listener.stop)

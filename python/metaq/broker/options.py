@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from metaq.broker.functions.process import WorkerSettings
 from metaq.broker.replication.options import ReplicationOptions
+from metaq.broker.scrubbing.pace import ScrubSettings
 from metaq.broker.state.client_limits import ClientLimits, LockLimits
 from metaq.broker.state.limits import NO_LIMIT, Rates
 from metaq.protocol.bodies import READ, WRITE
@@ -77,6 +78,8 @@ class BrokerOptions:
     consume_default: Rates = NO_LIMIT
     send_back_bytes_per_second: int = 16 * MIB
     """The messages that one address may send back; 0: no limit."""
+    scrub: ScrubSettings = field(default_factory=ScrubSettings)
+    """How often the whole log is read and verified."""
     reset_notices_bytes_max: int = 64 * MIB
     """For all consumers of a group together: a reset of a wide topic takes up to 2 MB for each of them."""
     replication: ReplicationOptions | None = None

@@ -10,7 +10,7 @@ from typing import Final
 
 from metaq._core import BrokerPlane
 from metaq._core import Request as CoreRequest
-from metaq.broker.node import NO_ROLE, Node
+from metaq.broker.node import Node
 from metaq.broker.requests.admin import Admin, AdminParts, concerns_process, parse_properties
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.requests.health import HealthParts, HealthRequests
@@ -165,7 +165,7 @@ class Replica:
         undo.callback(node.journal.observe(self._follow))
         undo.push_async_callback(asyncio.to_thread, self.plane.stop)
         self.plane.start()
-        undo.push_async_callback(node.pump.hand_over, NO_ROLE)
+        undo.push_async_callback(node.pump.hand_over, node.without_role)
         await node.pump.hand_over(OperatorGate(self.handlers, node.options.operator_requests))
         undo.push_async_callback(node.functions.stop)
         node.functions.start(self.plane)

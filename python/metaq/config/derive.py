@@ -59,6 +59,7 @@ def key_values_file(config: Config, *, alone: bool = False) -> Path | None:
 def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool = False) -> BrokerOptions:
     """Returns everything that a broker starts with. Raises ConfigError if options contradict each other."""
     from metaq.broker import BrokerOptions
+    from metaq.broker.scrubbing.pace import ScrubSettings
     from metaq.broker.state.client_limits import ClientLimits, LockLimits
     from metaq.broker.state.limits import Rates
 
@@ -74,6 +75,7 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         ),
         server=server,
         store=store_settings(config),
+        scrub=ScrubSettings(config["scrub_interval_s"], config["scrub_bytes_per_second"]),
         nameservers=nameservers,
         auto_create_topic=config["auto_create_topic"],
         auto_create_group=config["auto_create_group"],

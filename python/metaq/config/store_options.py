@@ -111,6 +111,11 @@ STORE = section(
     ("flush_interval_ms", Number(1, 60_000), "How often async flush writes the commit log to disk."),
     ("queue_flush_interval_ms", Number(1, 60_000), "How often consume queues are written to disk."),
     ("message_size_bytes_max", Bytes(1, 64 * MIB), "Largest body of a message."),
+    (
+        "record_checksums",
+        Flag(),
+        "Store each message with a checksum of all its bytes, not of the body alone; 21 bytes more.",
+    ),
     ("file_reserved_hours", Number(1), "Age at which a commit-log file may be deleted."),
     (
         "delete_when",
@@ -135,5 +140,22 @@ STORE = section(
         "Bytes of messages that one query by key returns; the first one comes whatever its size.",
     ),
     ("append_wait_ms_max", Number(1, 600_000), "How long a send waits for a slow append before code 2."),
+    (
+        "scrub_interval_s",
+        Seconds(0, 31_536_000),
+        172_800.0,
+        "Time in which the whole log is read once and verified; 0: never.",
+    ),
+    (
+        "scrub_bytes_per_second",
+        Bytes(64 * KIB, 2**40),
+        8 * MIB,
+        "Rate at which the log is read for that, at most.",
+    ),
+    (
+        "damaged_messages",
+        Choice(("skip", "stop")),
+        "Whether consumers of a lone broker leave out a damaged message or wait; in a group they wait.",
+    ),
     ("delete_unconsumed", Flag(), "Allow retention to delete messages that nobody has consumed yet."),
 )

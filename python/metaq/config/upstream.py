@@ -54,6 +54,7 @@ SAME: dict[str, tuple[str, Translate]] = {
     "diskMaxUsedSpaceRatio": ("disk_clean_percent", _same),
     "diskSpaceCleanForciblyRatio": ("disk_force_clean_percent", _same),
     "diskSpaceWarningLevelRatio": ("disk_refuse_percent", _same),
+    "enabledAppendPropCRC": ("record_checksums", _same),
     "enablePropertyFilter": ("enable_property_filter", _same),
     "fileReservedTime": ("file_reserved_hours", _same),
     "flushConsumerOffsetInterval": ("offsets_persist_interval_s", _ms_to_s),

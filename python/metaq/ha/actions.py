@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaq.ha.epochs import History
-from metaq.ha.group_record import GroupRecord, Member
+from metaq.ha.group_record import GroupRecord, Member, RecordPromise
 from metaq.ha.view import Range, SendGate, SwapPurpose
 
 
@@ -70,6 +70,13 @@ class Promise:
     """Promise the epoch of the connected master; for fixed roles, where only the master knows it."""
 
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseRecord:
+    """Promise durably to refuse every older record of the group, before anything is done because of it."""
+
+    promise: RecordPromise
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,7 @@ Action = (
     | StartOver
     | Stream
     | Promise
+    | PromiseRecord
     | FetchTail
     | BecomeMaster
     | StepDown

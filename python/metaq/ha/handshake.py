@@ -14,6 +14,8 @@
     Follow     where to begin         ──▶
                ◀──  the stream
 
+A replica that only compares its log with the master's, for its scrubber, closes the connection then.
+
 After SendTail the stream runs the other way: a fixed master that starts with a shorter log than its replica
 fetches the rest before it serves.
 
@@ -50,6 +52,10 @@ Nonce = Annotated[str, msgspec.Meta(max_length=64)]
 
 class LinkRefused(MetaqError):
     """The peer on a replication link is not who it should be, or does not want us."""
+
+
+class LinkDone(LinkRefused):
+    """The replica wanted nothing but to compare both logs, and has left."""
 
 
 class Socket(Protocol):
@@ -259,7 +265,7 @@ def admit(
     """Admits a replica to a master and returns who it is and where the stream begins.
 
     `welcome` is asked only after the replica has proved that it holds the key. If it answers with SendTail,
-    the replica sends its log to this node. Raises LinkRefused or OSError.
+    the replica sends its log to this node. Raises LinkDone, another LinkRefused or OSError.
     """
     hello = _receive(socket, _HELLO)
     try:
@@ -288,8 +294,15 @@ def admit(
         raise LinkRefused(f"node {hello.identity.node_id} is refused: {answer.reason}")
     if isinstance(answer, SendTail):
         return hello.identity, answer
+    has_compared = False
     while True:
-        request = _receive(socket, _REQUEST)
+        try:
+            request = _receive(socket, _REQUEST)
+        except ConnectionError:
+            if not has_compared:
+                raise
+            raise LinkDone(f"node {hello.identity.node_id} has compared its log") from None
+        has_compared = True
         match request:
             case Follow():
                 return hello.identity, request

@@ -56,6 +56,13 @@ class Opened:
     """
     stopped_cleanly: bool
     """The store was closed in order, with everything synced."""
+    state_version: StateVersion = (0, 0)
+    """The newest entry of the control state in the journal."""
+    state_mark: StateVersion | None = (0, 0)
+    """The newest entry that the journal is known to have had; None if its mark cannot be read.
+
+    The mark stays until `identify` is called, too.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,8 @@ class LinkFacts:
     flushed_end: int
     state_version: StateVersion
     contact_at: float
+    ack_ms: int | None = None
+    """How long it takes to acknowledge records; None without traffic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from metaq.ha.epochs import History
-from metaq.ha.group_record import Beat, GroupRecord, Member
+from metaq.ha.group_record import Beat, GroupRecord, Member, RecordPromise
 from metaq.ha.settings import HaSettings
 
 StateVersion = tuple[int, int]
@@ -36,6 +36,14 @@ class Disk(enum.Enum):
     """A sync has not returned for a long time."""
     FAILED = "failed"
     """A sync returned an error. The store takes no writes until it is opened again."""
+    FULL = "full"
+    """There is no room for records, or queue entries cannot be written. That may end by itself."""
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether a master may serve. A store with a full disk refuses messages by itself, but not what makes
+        room."""
+        return self in (Disk.HEALTHY, Disk.FULL)
 
 
 class SendGate(enum.Enum):
@@ -58,7 +66,7 @@ class SwapPurpose(enum.Enum):
     RESIGN = "resign"
     HAND_OVER = "hand over"
     RENEW = "renew a lease that ended"
-    """Writes the same record again, so that elections on their way fail."""
+    """Writes the next version of the same record, so that elections on their way fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,12 @@ class RegisterView:
     """The last read succeeded."""
     readable_since: float
     """The time of the first read of the current unbroken row of successful reads."""
+    fault: str = ""
+    """Why the register's newest content is refused, and what an operator should do."""
+    readers: frozenset[Member] = frozenset()
+    """The nodes that read records with a version."""
+    has_older_nodes: bool = False
+    """A node takes part that cannot read a record with a version, and the group's record has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,9 @@ class SeenBeat:
 
     beat: Beat
     changed_at: float
+    is_fresh: bool = False
+    """It changed since the current unbroken row of reads began. The first look at a beat shows no change:
+    after the restore of a backup, it may be the old beat of a dead node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +124,8 @@ class Link:
     contact_at: float
     caught_up_at: float
     """The latest time at which the replica had flushed everything that the master had appended by then."""
+    ack_ms: int | None = None
+    """How long it takes to acknowledge records; None without traffic. For operators, no decision uses it."""
 
 
 Range = tuple[int, int]
@@ -179,6 +198,10 @@ class Own:
     """The id of the master that it follows, or 0."""
     promised_epoch: int
     """The highest epoch that it served or followed. It never accepts a lower one."""
+    promised_record: RecordPromise
+    """The newest record that it has seen, as its disk has it."""
+    promising: int
+    """The version that is being written as the newest promise, or was."""
     joined: bool
     """Its log is known to belong to this group. Otherwise nothing of it may be cut."""
     may_create: bool

@@ -2,6 +2,7 @@
 
 - `journal`: keys and values of several tables; a change writes itself and nothing else
 - `files`: the layout of the files, and what is damage and what is not
+- `mark`: what the journal must at least hold, kept beside it
 - `set_aside`: the entries that cannot be applied, for the operator
 - `file_journal`: a journal in the place of a small file that was replaced as a whole
 

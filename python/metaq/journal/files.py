@@ -24,7 +24,7 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -153,6 +153,10 @@ class JournalFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.synced: Callable[[Point], None] = lambda _: None
+        """Is called with the newest point after each sync."""
+        self.falls_back: Callable[[Point], None] = lambda _: None
+        """Is called before everything is replaced, with the point that the files will have."""
         self._log = -1
         """The descriptor of the newest log."""
         self._number = 0
@@ -205,6 +209,7 @@ class JournalFiles:
             ) from error
         self._sync(self._log)
         self._size_bytes += len(content)
+        self.synced(entries[-1].point)
         return len(content)
 
     def begin_log(self, point: Point) -> int:
@@ -239,12 +244,14 @@ class JournalFiles:
         """Replaces everything in one step. Raises OSError, and then nothing has changed, or NotWritten."""
         self._check()
         number = self._number + 1
+        self.falls_back(point)
         self.write_snapshot(number, point, live, is_first=True)
         # The snapshot counts from here on, so what fails now leaves memory and disk apart.
         try:
             self._create_log(number, point)
         except OSError as error:
             raise self._fail(f"its new log could not be created: {error}") from error
+        self.synced(point)
         self.remove_before(number)
 
     @property
@@ -327,8 +334,7 @@ class JournalFiles:
     def _damaged(self, path: Path, position: int, fault: str) -> JournalDamaged:
         return JournalDamaged(
             f"the journal cannot be read: {path} is damaged at byte {position}: {fault}",
-            hint=f"restore {self.directory} from a backup or a replica, or move it away to start from the "
-            "files that it has replaced (config/ of a broker)",
+            hint=f"restore {self.directory} from a backup; to go on without its content, move it away",
         )
 
     # Writing

@@ -44,6 +44,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from metaq.journal.files import START, Entry, JournalDamaged, JournalFiles, NotWritten, Point
+from metaq.journal.mark import Found, Mark
 from metaq.journal.set_aside import SetAside
 from metaq.metadata import MetadataDamaged
 from metaq.protocol.errors import ProtocolError
@@ -96,9 +97,13 @@ class Journal:
         *,
         history_bytes_max: int = HISTORY_BYTES_MAX,
         set_aside: SetAside | None = None,
+        mark: Mark | None = None,
     ) -> None:
         """Entries that cannot be read go to `set_aside`. Without it they are an error."""
         self._files = files
+        self._mark = mark
+        self.found = Found(START, None)
+        """The state of the files when they were opened."""
         self.set_aside = set_aside
         self._left_out: list[Entry] = []
         # No other work may keep the state from the disk. One thread appends, one writes a snapshot.
@@ -131,19 +136,31 @@ class Journal:
         *,
         history_bytes_max: int = HISTORY_BYTES_MAX,
         set_aside: SetAside | None = None,
+        mark: Mark | None = None,
     ) -> Journal:
         """Reads the files. Raises JournalDamaged or OSError.
 
-        If the journal already holds entries of a higher epoch, it goes on with that one.
+        If the journal already holds entries of a higher epoch, it goes on with that one. A `mark` shows in
+        `found` whether entries are gone; it follows the journal from `accept_mark` on.
         """
         files = JournalFiles(directory)
+        marked = mark.read() if mark is not None else None
         loaded = files.load()
-        journal = cls(files, epoch, history_bytes_max=history_bytes_max, set_aside=set_aside)
+        journal = cls(files, epoch, history_bytes_max=history_bytes_max, set_aside=set_aside, mark=mark)
         journal._restart_from(Snapshot(loaded.point, loaded.live))
         journal._take(loaded.entries)
         journal._log_bytes = loaded.log_bytes
         journal._epoch = max(epoch, journal.point.epoch)
+        journal.found = Found(journal.point, marked)
+        if mark is not None:
+            files.synced, files.falls_back = mark.advance, mark.fall_back
         return journal
+
+    async def accept_mark(self) -> None:
+        """Lets the mark follow the journal as it is now, whatever is gone. Raises OSError."""
+        if self._mark is not None:
+            async with self._writing:
+                await self._apart(self._mark.accept, self.point)
 
     @property
     def point(self) -> Point:
@@ -274,6 +291,8 @@ class Journal:
     def abandon(self) -> None:
         """Closes the files of a journal that nothing is being written to, in any thread."""
         self._files.close()
+        if self._mark is not None:
+            self._mark.close()
         self._threads.shutdown(wait=False)
 
     async def _to_its_end(self, work: Coroutine[object, object, None]) -> None:

@@ -16,6 +16,7 @@ from metaq.broker.state.consumer_group import Member
 from metaq.monitoring.readiness import Check, check_broker
 from metaq.monitoring.text import Page
 from metaq.protocol import names
+from metaq.protocol.commands.health import ScrubReport
 from metaq.protocol.commands.replication import GroupStatus
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class BrokerMetrics:
         stored, plane = broker.store.figures(), role.plane.figures()
         _add_role(page, role)
         _add_store(page, stored, broker.clock.now_ms() - earliest_ms(broker.store, stored))
+        _add_scrub(page, broker.node.scrubber.report())
         _add_timers(page, plane, broker.store, broker.clock.now_ms())
         if self.detail == "topics":
             _add_clients(page, broker.node.clients)
@@ -119,6 +121,17 @@ def _add_group(page: Page, group: GroupStatus) -> None:
         )
 
 
+def _add_scrub(page: Page, scrub: ScrubReport) -> None:
+    if scrub.percent is not None:
+        page.gauge("metaq_scrub_progress_ratio", scrub.percent / 100)
+    if scrub.completed_ms is not None:
+        page.gauge("metaq_scrub_completed_timestamp_seconds", scrub.completed_ms / 1000)
+    page.counter("metaq_scrub_damaged_total", scrub.damaged)
+    page.counter("metaq_log_repaired_total", scrub.repaired)
+    page.gauge("metaq_log_damaged_ranges", scrub.unrepaired)
+    page.gauge("metaq_log_differs", int(scrub.differs_at is not None))
+
+
 def _add_role(page: Page, role: Master | Replica) -> None:
     page.gauge("rocketmq_broker_permission", role.admin.permission)
     page.gauge("rocketmq_topic_number", len(role.state.topics))
@@ -136,6 +149,7 @@ def _add_store(page: Page, figures: StoreFigures, reserved_ms: int) -> None:
         page.gauge(name, value, STORAGE)
     page.counter("metaq_storage_syncs_total", figures.syncs)
     page.gauge("metaq_storage_damaged_records", figures.damaged_records)
+    page.gauge("metaq_storage_uncovered_records", figures.uncovered_records)
     if figures.disk_used_percent >= 0:
         page.gauge("metaq_storage_disk_used_ratio", figures.disk_used_percent / 100)
 

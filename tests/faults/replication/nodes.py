@@ -103,6 +103,12 @@ class BrokerNode:
             self._process.child.process.kill()
             self._process.kill()
 
+    def end_of_life(self, lines: int) -> tuple[int, list[str]]:
+        """Returns how its process ended, and the last lines that it wrote."""
+        assert self._process is not None, "it was not started"
+        code = self._process.child.process.wait(60)
+        return code, self._process.child.log.read_text(errors="replace").splitlines()[-lines:]
+
     def log(self) -> str:
         """Returns the output of all its processes, in their order."""
         logs = sorted((self._group.home / f"node-{self.id}").glob("*.log"))

@@ -55,6 +55,11 @@ class RegisterWatch:
         """Overwrites the record, as the restore of a backup does."""
         self._etcd.call("/v3/kv/put", {"key": encoded(KEY), "value": value})
 
+    def forget(self) -> None:
+        """Believes the next version, whatever its revision: the register was replaced by another."""
+        with self._lock:
+            self.last = Group()
+
     def masters(self) -> dict[int, set[int]]:
         """Returns the masters of each epoch."""
         with self._lock:
@@ -72,7 +77,8 @@ class RegisterWatch:
         in_sync = frozenset(member["id"] for member in fields["in_sync"])
         found = Group(fields["epoch"], fields["master"], in_sync, int(entries[0]["mod_revision"]))
         with self._lock:
-            if found.revision >= self.last.revision:
+            # The revision goes back when an older copy of etcd comes back, the epoch of the group never.
+            if (found.epoch, found.revision) >= (self.last.epoch, self.last.revision):
                 self.last = found
             if found.master:
                 self._masters.setdefault(found.epoch, set()).add(found.master)

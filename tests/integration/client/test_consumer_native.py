@@ -52,6 +52,27 @@ async def on_loop(client: Any, face: Face, work: Callable[[Any], Any]) -> Any:
     return await work(client._session)
 
 
+def test_the_checksum_of_a_record_is_no_property_of_its_message(face: Face, served: Served) -> None:
+    async def scenario() -> None:
+        topic = name(face, "checksum")
+        await create_topic(served.broker, topic, queues=1)
+        async with connected(face, served) as client:
+            puller = client.puller(start="earliest")
+            await face.call(puller.assign, topic)
+            await send(served.broker, topic, "first", color="red")
+            await send(served.broker, topic, "again", **{"color": "red", "__CRC32#": "0123456789"})
+            messages = [
+                *await face.call(puller.poll, 60, count=1),
+                *await face.call(puller.poll, 60, count=1),
+            ]
+            assert [message.body for message in messages] == [b"first", b"again"]
+            for message in messages:
+                assert dict(message.properties) == {"color": "red"}
+                assert "__CRC32#" not in message.system_properties
+
+    run(scenario)
+
+
 def test_one_poll_gives_more_than_one_pull_of_java_would(face: Face, served: Served) -> None:
     async def scenario() -> None:
         topic = name(face, "many")

@@ -77,13 +77,14 @@ def test_a_forced_switch_asks_and_replaces_the_record(etcd: Etcd) -> None:
     fill(etcd, "forced", RECORD.replace(in_sync=(ONE, TWO)))
     refused = ask(etcd, "switch", "forced", "--to", "3", "--force", text="n\n")
     assert refused.returncode == 1
+    assert "Node 1 does not answer: what it has now is unknown." in refused.stderr
     assert "ARE LOST" in refused.stderr and "a log that is 7.8 KiB longer" in refused.stderr
     assert group(etcd, "forced")["epoch"] == 5
     done = ask(etcd, "switch", "forced", "--to", "3", "--force", "--yes", "-o", "json")
-    assert json.loads(done.stdout) == {"name": "forced", "epoch": 6, "to": 3, "forced": True}
+    assert json.loads(done.stdout) == {"name": "forced", "epoch": 1001003, "to": 3, "forced": True}
     assert "ARE LOST" in done.stderr, "scripts keep the warning in their logs"
     after = group(etcd, "forced")
-    assert (after["epoch"], after["master"], after["in_sync"], after["min_in_sync"]) == (6, 3, [3], 2)
+    assert (after["epoch"], after["master"], after["in_sync"], after["min_in_sync"]) == (1001003, 3, [3], 2)
 
 
 def test_a_cluster_without_groups(etcd: Etcd) -> None:

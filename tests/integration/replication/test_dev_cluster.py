@@ -18,6 +18,7 @@ from metaq.admin import Admin
 from metaq.cli.exits import UNHEALTHY
 from metaq.dev.plan import Size
 from metaq.dev.ports import free_base
+from metaq.ha.group_record import EPOCHS_PER_ROUND
 from tests.support.console_links import console_links
 from tests.support.dev_cluster import DevCluster
 from tests.support.metaq import COMMAND, Metaq, run
@@ -69,7 +70,19 @@ def test_the_status_for_programs_and_for_people(well: DevCluster) -> None:
     assert list(status) == ["name", "epoch", "master", "min_in_sync", "in_sync", "nodes"]
     assert (status["in_sync"], status["min_in_sync"]) == ([1, 2, 3], 2)
     assert [list(node) for node in status["nodes"]] == [
-        ["id", "address", "role", "state", "lag_bytes", "lag_ms", "damaged_at", "problem"]
+        [
+            "id",
+            "address",
+            "role",
+            "state",
+            "lag_bytes",
+            "lag_ms",
+            "damaged_at",
+            "problem",
+            "register_fault",
+            "ack_ms",
+            "same_id",
+        ]
     ] * 3
     assert [node["role"] for node in status["nodes"]].count("master") == 1
     assert [node["address"] for node in status["nodes"]] == [node["address"] for node in well.state["nodes"]]
@@ -126,7 +139,7 @@ def test_the_console_switches_the_master_that_its_preview_showed(well: DevCluste
             done = _posted(visitor, page, "/actions/switch-master/apply", {**form, "fingerprint": seen})
             assert f"Node {before.master} is master of broker-a now" in done
             after = admin.brokers.group("broker-a")
-            assert (after.master, after.epoch) == (before.master, before.epoch + 2)
+            assert (after.master, after.epoch) == (before.master, before.epoch + EPOCHS_PER_ROUND)
     finally:
         console.stop()
 

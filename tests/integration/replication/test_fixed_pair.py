@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
 from tests.support.broker_cluster import connected, started_nameserver
 from tests.support.broker_group import BrokerGroup
@@ -129,3 +130,60 @@ def test_a_replica_deletes_old_files_when_its_master_has(tmp_path: Path) -> None
             await until(same_start)
 
     run(scenario)
+
+
+def test_a_damaged_master_says_how_to_mend_it_and_its_replica_serves(tmp_path: Path) -> None:
+    bodies = [b"body %d " % number * 40 for number in range(5)]
+
+    async def damaged(nameserver: str) -> None:
+        async with BrokerGroup(tmp_path, nameserver, ids=PAIR) as group:
+            await group.start()
+            master, replica = await group.master(), group.running[1]
+            async with connected(master.address) as client:
+                for body in bodies:
+                    await client.send("orders", body)
+                await until(lambda: replica.store.confirmed_offset() == master.store.end_offset())
+                flip_bit(group.directory_of(0), bodies[2])
+                await client.heartbeat("g", "orders")
+                assert (await client.pull("g", "orders"))[2] == 2
+                code, records, next_offset = await client.pull("g", "orders", 2, hold_ms=100)
+                assert (code, records, next_offset) == (ResponseCode.PULL_NOT_FOUND, [], 2)
+            async with connected(replica.address) as reader:
+                await reader.heartbeat("g", "orders")
+                _, records, _ = await reader.pull("g", "orders", 2)
+                assert [record.body for record in records] == bodies[2:]
+            assert master.group is not None
+            status = master.group.status
+            await until(lambda: status().nodes[0].state == "damaged")
+            assert "make a replica the master" in status().nodes[0].problem
+
+    async def mended(nameserver: str) -> None:
+        aside = tmp_path / "aside"
+        for source, target in (("node-0", "aside"), ("node-1", "node-0"), ("aside", "node-1")):
+            (tmp_path / source).rename(tmp_path / target)
+        assert not aside.exists()
+        async with BrokerGroup(tmp_path, nameserver, ids=PAIR) as group:
+            await group.start()
+            master, replica = await group.master(), group.running[1]
+            await until(lambda: replica.node.scrubber.record.repaired == 1, 60)
+            await until(lambda: not replica.store.known_damage(), 60)
+            await group.in_sync(0, 1)
+            async with connected(master.address) as client:
+                await client.send("orders", b"after")
+            await until(lambda: replica.store.confirmed_offset() == master.store.end_offset())
+        assert log_bytes(group.directory_of(0)) == log_bytes(group.directory_of(1))
+
+    async def scenario() -> None:
+        async with started_nameserver() as nameserver:
+            await damaged(nameserver.address)
+            await mended(nameserver.address)
+
+    run(scenario)
+
+
+def flip_bit(directory: Path, body: bytes) -> None:
+    (path,) = (directory / "commitlog").glob("0*0")
+    with path.open("r+b") as file:
+        at = file.read(1 << 20).index(body) + len(body) - 1
+        file.seek(at)
+        file.write(bytes([body[-1] ^ 8]))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
+import metaq.aio
 from metaq.broker import Broker
 from metaq.ha.conducting.conductor import SwitchRefused
 from metaq.protocol.errors import Refused
@@ -173,5 +175,44 @@ def test_an_offset_that_was_committed_at_the_next_master_is_kept(tmp_path: Path,
             new = await group.master()
             assert new is replica
             assert new.master.plane.offsets()["orders@g"] == {0: 1}
+
+    run(scenario)
+
+
+def test_planned_switches_deliver_every_delayed_message_once(tmp_path: Path, etcd: Etcd) -> None:
+    """Also when a node becomes master again that has delivered long ago."""
+    count = 600
+
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            BrokerGroup(tmp_path, nameserver.address, register=register(etcd)) as group,
+        ):
+            await group.start()
+            await group.master()
+            await group.in_sync(1, 2, 3)
+            async with metaq.aio.Client(nameserver.address) as client, client.producer("g") as producer:
+                await producer.send("orders", b"-1")
+                began = time.monotonic()
+                for number in range(count):
+                    if number % 10:
+                        await producer.send_soon("orders", b"%d" % number, delay=0.1 + number % 80 / 10)
+                    else:
+                        await producer.send_soon("orders", b"%d" % number, delay_level=1 + number // 10 % 2)
+                await producer.flush()
+                for target in (2, 1, 3, 1):
+                    master = await group.master()
+                    await group.in_sync(1, 2, 3)
+                    if master is not group.running[target]:
+                        assert master.group is not None
+                        await master.group.switch(target)
+                    await asyncio.sleep(1.5)
+                await asyncio.sleep(max(began + 10 - time.monotonic(), 0))
+            found: list[int] = []
+            async with connected((await group.master()).address) as reader:
+                await reader.heartbeat("g", "orders")
+                for queue_id in range(4):
+                    found += [int(body) for body in await reader.bodies("g", "orders", queue_id)]
+            assert sorted(found) == list(range(-1, count))
 
     run(scenario)

@@ -39,7 +39,9 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * ApacheStore write DIR SEED   appends and stops cleanly; prints each message as stored
  * ApacheStore crash DIR SEED   the same, but dies right after the last append
  * ApacheStore read DIR         prints every queue message by message, and what key and time queries find
+ * ApacheStore verify DIR       prints whether Apache finds the checksum of each record of the queues right
  * </pre>
+ * A last argument `checksums` turns on enabledAppendPropCRC and forceVerifyPropCRC.
  */
 public final class ApacheStore {
     // The same small sizes as the Python side, so that every kind of file rolls.
@@ -58,7 +60,7 @@ public final class ApacheStore {
 
     private final DefaultMessageStore store;
 
-    private ApacheStore(String directory) throws Exception {
+    private ApacheStore(String directory, boolean checksums) throws Exception {
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(directory);
         config.setStorePathCommitLog(directory + File.separator + "commitlog");
@@ -69,6 +71,8 @@ public final class ApacheStore {
         config.setMaxMsgsNumBatch(100_000);
         config.setHaListenPort(0);
         config.setCleanResourceInterval(600_000);
+        config.setEnabledAppendPropCRC(checksums);
+        config.setForceVerifyPropCRC(checksums);
         store = new DefaultMessageStore(config, new BrokerStatsManager("store", true),
             (topic, queueId, queueOffset, tagsCode, storeTime, filterBitMap, properties) -> { },
             new BrokerConfig(), new ConcurrentHashMap<>());
@@ -92,12 +96,17 @@ public final class ApacheStore {
     }
 
     private static Object run(String[] arguments) throws Exception {
-        ApacheStore self = new ApacheStore(arguments[1]);
+        List<String> options = List.of(arguments).subList(2, arguments.length);
+        ApacheStore self = new ApacheStore(arguments[1], options.contains("checksums"));
         if (!self.store.load()) {
             throw new IllegalStateException("the store does not load");
         }
         self.store.start();
-        Object told = arguments[0].equals("read") ? self.read() : self.write(arguments[2]);
+        Object told = switch (arguments[0]) {
+            case "read" -> self.read();
+            case "verify" -> self.verify();
+            default -> self.write(arguments[2]);
+        };
         if (!arguments[0].equals("crash")) {
             self.waitForDispatch();
             self.store.shutdown();
@@ -237,6 +246,24 @@ public final class ApacheStore {
         told.put("commit_log_min_offset", store.getMinPhyOffset());
         told.put("commit_log_max_offset", store.getMaxPhyOffset());
         return told;
+    }
+
+    private Map<String, Object> verify() throws Exception {
+        Map<String, Boolean> verified = new TreeMap<>();
+        for (Map.Entry<String, TreeSet<Integer>> topic : topics().entrySet()) {
+            for (int queueId : topic.getValue()) {
+                long end = store.getMaxOffsetInQueue(topic.getKey(), queueId);
+                for (long queueOffset = store.getMinOffsetInQueue(topic.getKey(), queueId); queueOffset < end; queueOffset++) {
+                    GetMessageResult got = store.getMessage("readers", topic.getKey(), queueId, queueOffset, 1, null);
+                    ByteBuffer record = got.getMessageBufferList().get(0);
+                    long physicalOffset = record.getLong(record.position() + 28);
+                    verified.put(Long.toString(physicalOffset),
+                        store.getCommitLog().checkMessageAndReturnSize(record, true, false, true).isSuccess());
+                    got.release();
+                }
+            }
+        }
+        return Map.of("verified", verified);
     }
 
     private TreeMap<String, TreeSet<Integer>> topics() {

@@ -39,6 +39,10 @@ class Queue:
     `found_by_key`: key → physical offsets."""
 
 
+def _option(checksums: bool) -> list[str]:
+    return ["checksums"] if checksums else []
+
+
 class ApacheStore:
     """One store directory, opened by a process of its own for every call."""
 
@@ -46,13 +50,20 @@ class ApacheStore:
         self.directory = directory
         self._home = home
 
-    def write(self, seed: str, *, crash: bool = False) -> list[Facts]:
+    def write(self, seed: str, *, crash: bool = False, checksums: bool = False) -> list[Facts]:
         """Appends messages of every shape; `seed` makes their bodies and keys differ from other calls'."""
-        written: list[Facts] = self._run("crash" if crash else "write", seed)["written"]
+        command = "crash" if crash else "write"
+        written: list[Facts] = self._run(command, seed, *_option(checksums))["written"]
         return written
 
-    def read(self) -> list[Queue]:
-        return [Queue(**queue) for queue in self._run("read")["queues"]]
+    def read(self, *, checksums: bool = False) -> list[Queue]:
+        """Reads everything; with `checksums`, Apache's recovery requires each record's own checksum."""
+        return [Queue(**queue) for queue in self._run("read", *_option(checksums))["queues"]]
+
+    def verify(self) -> dict[int, bool]:
+        """Returns whether Apache finds the checksum of each record right, by physical offset."""
+        verified = self._run("verify", *_option(True))["verified"]
+        return {int(physical_offset): is_right for physical_offset, is_right in verified.items()}
 
     def _run(self, command: str, *arguments: str) -> dict[str, Any]:
         classes = compiled([SOURCE], apache_classpath(), "store-classes")

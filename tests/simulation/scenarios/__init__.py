@@ -11,10 +11,12 @@ from tests.simulation.scenarios import (
     damaged_logs,
     disk_faults,
     fixed_roles,
+    old_registers,
     partitions,
     random_faults,
     register_faults,
     switches,
+    upgrades,
 )
 from tests.simulation.scenarios.catalogue import SCENARIOS, Scenario, run_scenario
 
@@ -23,10 +25,12 @@ ROOMS = (
     damaged_logs,
     disk_faults,
     fixed_roles,
+    old_registers,
     partitions,
     random_faults,
     register_faults,
     switches,
+    upgrades,
 )
 
 __all__ = ["ROOMS", "SCENARIOS", "Scenario", "run_scenario"]

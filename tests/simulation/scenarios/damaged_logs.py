@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metaq.ha.conducting.node_files import NodeRecord
 from tests.simulation.host import Host
 from tests.simulation.scenarios.catalogue import expect, isolate, master_of, scenario
 from tests.simulation.world import World
@@ -111,6 +112,25 @@ def damaged_master_of_a_pair(world: World) -> None:
     _rot(world, master_of(world))
     _pause_in_turn(world)
     _expect_sound_logs(world)
+
+
+@scenario(14, nodes=2)
+def damaged_node_and_full_node(world: World) -> None:
+    """The pair restarts, one node with damage and the other one with a full disk: the full one is master."""
+    world.run(1)
+    full, damaged = world.shuffle()
+    _rot(world, damaged)
+    for host in (full, damaged):
+        host.kill()
+    full.disk.is_full = True
+    # It had found the damage before.
+    assert damaged.disk.node_file is not None
+    noted = NodeRecord.decode(damaged.disk.node_file).change(damaged_at=damaged.disk.damaged()[0])
+    damaged.disk.node_file = noted.encode()
+    for host in world.shuffle():
+        host.start()
+    world.run_until(lambda: world.master() is full, 20, "the node with the sound log is master")
+    world.run(world.rng.random() * 5)
 
 
 @scenario(14, fixed=True)

@@ -78,7 +78,7 @@ def forged_acknowledgements(world: World) -> None:
         if node.replicas:
             connection = next(iter(node.replicas))
             confirmed = node.confirmed
-            node._from_replica(connection, ("ack", node.epoch, 10**12))
+            node._from_replica(connection, ("ack", node.epoch, 10**12, (0, 0)))
             expect(node.confirmed == confirmed, "confirmed unmoved")
             expect(world.oracle.closed_links == closed + 1, "the link is closed")
         world.run(2)

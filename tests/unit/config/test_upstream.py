@@ -35,6 +35,7 @@ brokerIP1=10.1.2.3
 brokerPermission=4
 brokerRole=ASYNC_MASTER
 diskMaxUsedSpaceRatio=60
+enabledAppendPropCRC=false
 flushConsumerOffsetInterval=2500
 messageDelayLevel=1s 5s 10s
 brokerNmae=typo
@@ -72,6 +73,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         "advertised_host": "10.1.2.3",
         "permission": 4,
         "disk_clean_percent": 60,
+        "record_checksums": False,
         "offsets_persist_interval_s": 2.5,
     }
     assert {name: config[name] for name in expected} == expected

@@ -17,6 +17,7 @@ from metaq.ha import handshake
 from metaq.ha.handshake import (
     Follow,
     Identity,
+    LinkDone,
     LinkRefused,
     OwnLog,
     Refused,
@@ -189,6 +190,23 @@ def test_a_master_verifies_and_sends_parts_of_its_log(master: Master) -> None:
     assert fetch(socket, 900, 950) is None
     ask_to_follow(socket, 800, (4, 7))
     assert verdict.result() == (REPLICA, Follow(800, (4, 7)))
+
+
+def test_a_replica_may_compare_its_log_and_leave(master: Master) -> None:
+    socket, verdict = master.admit()
+    introduce(socket, REPLICA, KEY, LOG)
+    assert compare(socket, 10, 30) == 20
+    socket.close()
+    with pytest.raises(LinkDone, match="node 2 has compared its log"):
+        verdict.result()
+
+
+def test_a_replica_that_leaves_without_a_question_is_refused(master: Master) -> None:
+    socket, verdict = master.admit()
+    introduce(socket, REPLICA, KEY, LOG)
+    socket.close()
+    with pytest.raises(OSError, match="closed"):
+        verdict.result()
 
 
 def test_a_master_of_an_older_version_does_not_say_that_it_verifies() -> None:

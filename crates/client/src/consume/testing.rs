@@ -38,8 +38,9 @@ impl TestRecord<'_> {
             body: self.body,
             properties: [self.properties, b"", b""],
         };
-        let mut bytes = vec![0; new.size()];
-        new.write(&mut bytes, self.queue_offset, 1000 + self.queue_offset, 2);
+        let laid_out = new.laid_out(true).unwrap();
+        let mut bytes = vec![0; laid_out.size];
+        laid_out.write(&mut bytes, self.queue_offset, 1000 + self.queue_offset, 2);
         bytes
     }
 }

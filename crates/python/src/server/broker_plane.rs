@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metaq_server::{Decided, DelayedMessage, DelayedSearch, End, Look, OpenTransaction, Recall, Resend};
-use metaq_store::TimerSpans;
+use metaq_store::{TimerPosition, TimerProgress, TimerSpans};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -204,6 +204,28 @@ impl BrokerPlane {
         let broker = &self.inner.broker;
         let offsets = enter_infallible(py, || broker.delay_levels.offsets(Duration::from_millis(timeout_ms)));
         offsets.map(|offsets| offsets.into_iter().collect())
+    }
+
+    fn load_timer_progress(&self, wake_ms: i64, physical_offset: i64, queue_offset: i64) {
+        let done = TimerPosition { wake_ms, physical_offset };
+        self.inner.broker.timers.load(TimerProgress { done, queue_offset });
+    }
+
+    #[pyo3(signature = (timeout_ms=5000))]
+    fn timer_progress(&self, py: Python<'_>, timeout_ms: u64) -> Option<(i64, i64, i64)> {
+        let broker = &self.inner.broker;
+        let progress = enter_infallible(py, || broker.timers.progress(Duration::from_millis(timeout_ms)));
+        progress.map(|found| (found.done.wake_ms, found.done.physical_offset, found.queue_offset))
+    }
+
+    #[pyo3(signature = (timeout_ms=1000))]
+    fn hold_deliveries(&self, py: Python<'_>, timeout_ms: u64) -> bool {
+        let broker = &self.inner.broker;
+        enter_infallible(py, || broker.hold_deliveries(Duration::from_millis(timeout_ms)))
+    }
+
+    fn release_deliveries(&self) {
+        self.inner.broker.release_deliveries();
     }
 
     #[pyo3(signature = (timeout_ms=5000))]

@@ -91,6 +91,7 @@ pub struct LinkFigures {
     held_offset: i64,
     state: (u64, u64),
     silent_ms: i64,
+    ack_ms: Option<i64>,
     closed: Option<String>,
 }
 
@@ -138,6 +139,7 @@ impl ReplicationHub {
             held_offset: link.held,
             state: (link.state.epoch, link.state.version),
             silent_ms: link.silent_ms,
+            ack_ms: link.ack_ms,
             closed: link.closed,
         });
         figures.collect()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use metaq_store::SystemDisk;
+use metaq_store::{DamagedMessage, SystemDisk};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -120,10 +120,10 @@ impl Store {
         count_max: usize,
         begin_ms: i64,
         end_ms: i64,
-    ) -> (Vec<Bound<'py, PyBytes>>, i64, i64, bool) {
-        let found = enter_infallible(py, || self.inner.query(topic, key, count_max, begin_ms, end_ms));
+    ) -> PyResult<(Vec<Bound<'py, PyBytes>>, i64, i64, bool)> {
+        let found = enter(py, || self.inner.query_all(topic, key, count_max, begin_ms, end_ms))?;
         let records = found.records.iter().map(|record| PyBytes::new(py, record)).collect();
-        (records, found.last_store_time, found.last_physical_offset, found.is_cut_short)
+        Ok((records, found.last_store_time, found.last_physical_offset, found.is_cut_short))
     }
 
     fn delete_topic(&self, py: Python<'_>, topic: &str) -> PyResult<()> {
@@ -165,6 +165,33 @@ impl Store {
 
     fn damaged_ranges(&self, py: Python<'_>, from_offset: i64, to_offset: i64) -> Option<Vec<(i64, i64)>> {
         enter_infallible(py, || self.inner.damaged_ranges(from_offset, to_offset))
+    }
+
+    fn uncovered_records(&self, py: Python<'_>, from_offset: i64, to_offset: i64) -> Option<u64> {
+        enter_infallible(py, || self.inner.uncovered_records(from_offset, to_offset))
+    }
+
+    #[allow(clippy::type_complexity, reason = "the stub names the parts")]
+    fn scrub(
+        &self,
+        py: Python<'_>,
+        from_offset: i64,
+        bytes_max: usize,
+    ) -> PyResult<Option<(i64, Option<u32>, Vec<(i64, i64)>)>> {
+        let found = enter(py, || self.inner.scrub(from_offset, bytes_max))?;
+        Ok(found.map(|found| (found.next_offset, found.checksum, found.damaged)))
+    }
+
+    fn name_damaged(&self, py: Python<'_>, from_offset: i64, to_offset: i64) -> PyResult<()> {
+        enter(py, || self.inner.name_damaged(from_offset, to_offset))
+    }
+
+    fn damaged_messages(&self, py: Python<'_>) -> Vec<(String, i32, i64, bool)> {
+        let messages = enter_infallible(py, || self.inner.damaged_messages());
+        let shown = |message: DamagedMessage| {
+            (message.topic, message.queue_id, message.queue_offset, message.is_skipped)
+        };
+        messages.into_iter().map(shown).collect()
     }
 
     fn known_damage(&self) -> Vec<(i64, i64)> {
@@ -222,6 +249,10 @@ impl Store {
 
     fn sync_failed(&self) -> bool {
         self.inner.sync_failed()
+    }
+
+    fn is_full(&self) -> bool {
+        self.inner.is_full()
     }
 
     fn gate_confirmation(&self, end_offset: i64) {

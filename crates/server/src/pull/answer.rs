@@ -19,6 +19,8 @@ use crate::pull::handler::Pull;
 use crate::pull::held_pulls::Held;
 
 pub(super) const MASTER_ID: i64 = 0;
+/// The remark of an answer to a pull that stands in front of a damaged record. Clients wait as at the end of a queue.
+const DAMAGED: &str = "[DAMAGED] the record at this offset is damaged: it is served once it is repaired";
 
 impl Puller {
     /// Answers a held pull, from any thread.
@@ -56,13 +58,21 @@ impl Puller {
                 (false, false) => pull.broker_id,
             }
         });
+        let is_damaged = got.status == GetStatus::Damaged;
+        // The other nodes of the group have the record.
+        let suggested_broker_id = match (is_damaged, self.is_replica) {
+            (true, true) => MASTER_ID,
+            (true, false) => pull.slow_broker_id,
+            (false, _) => suggested_broker_id,
+        };
+        let remark = is_damaged.then_some(DAMAGED);
         let fill = |frame: &mut FrameEncoder<'_>| {
             frame.field_i64("suggestWhichBrokerId", suggested_broker_id);
             frame.field_i64("nextBeginOffset", got.next_offset);
             frame.field_i64("minOffset", got.min_offset);
             frame.field_i64("maxOffset", got.max_offset);
         };
-        answers.add_with_body(pull.encoding, pull.opaque, code, None, fill, Body::Mapped(got.slices));
+        answers.add_with_body(pull.encoding, pull.opaque, code, remark, fill, Body::Mapped(got.slices));
     }
 
     /// Begins to count what the group gets of the topic.
@@ -103,7 +113,7 @@ pub(super) fn pull_code(got: &Got, queue_offset: i64) -> i32 {
         GetStatus::Found => response_code::SUCCESS,
         GetStatus::NoMatch => response_code::PULL_RETRY_IMMEDIATELY,
         GetStatus::NoQueue | GetStatus::EmptyQueue if queue_offset == 0 => response_code::PULL_NOT_FOUND,
-        GetStatus::AtEnd => response_code::PULL_NOT_FOUND,
+        GetStatus::AtEnd | GetStatus::Damaged => response_code::PULL_NOT_FOUND,
         GetStatus::NoQueue | GetStatus::EmptyQueue | GetStatus::PastEnd | GetStatus::BeforeStart => {
             response_code::PULL_OFFSET_MOVED
         }

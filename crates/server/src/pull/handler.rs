@@ -173,7 +173,11 @@ impl Puller {
             return self.hold(ask, pull, wait.unwrap_or_default(), Puller::line_up, answers);
         }
         if let (response_code::PULL_NOT_FOUND, Some(wait)) = (code, wait) {
-            return self.hold(ask, pull, wait, Puller::register, answers);
+            let put = match got.status {
+                GetStatus::Damaged => Puller::register_before_damage,
+                _ => Puller::register,
+            };
+            return self.hold(ask, pull, wait, put, answers);
         }
         self.add_answer(&pull, ask.peer, code, got, answers);
         Outcome::Done

@@ -43,6 +43,8 @@ pub struct Held {
     pub pull: Pull,
     /// Whether its offset moved while it waited, past messages that its filter did not want.
     pub advanced: bool,
+    /// It stands in front of a damaged record, so messages that arrive do not concern it.
+    pub is_before_damage: bool,
     bytes: usize,
 }
 
@@ -68,6 +70,7 @@ impl Held {
                 deadline,
                 pull,
                 advanced: false,
+                is_before_damage: false,
                 bytes,
             }),
             Err(remark) => Err(Box::new(NoRoom { pull, remark })),
@@ -90,8 +93,14 @@ fn memory_bytes(pull: &Pull) -> usize {
     HELD_BYTES + names + pull.filter.memory_bytes() + indexed_tags * INDEXED_TAG_BYTES
 }
 
-/// The place of a pull in its queue: the offset from which it reads, and its ticket.
+/// The place of a pull in its queue: the offset beyond which a message must lie to wake it, and its ticket.
 type Spot = (i64, Ticket);
+
+fn spot(held: &Held, ticket: Ticket) -> Spot {
+    // No queue gets that long, so only those who wake everybody wake it.
+    let waits_for = if held.is_before_damage { i64::MAX - 1 } else { held.pull.queue_offset };
+    (waits_for, ticket)
+}
 
 /// The pulls that wait for messages of one queue.
 #[derive(Default)]
@@ -131,7 +140,7 @@ impl Queue {
     }
 
     fn insert(&mut self, held: &Held, ticket: Ticket) {
-        let spot = (held.pull.queue_offset, ticket);
+        let spot = spot(held, ticket);
         let _is_new = match wanted(&held.pull.filter) {
             Wanted::Anything => self.untagged.insert(spot),
             Wanted::Few(codes) => codes.iter().all(|code| self.by_tag.insert((code, spot))),
@@ -143,7 +152,7 @@ impl Queue {
     }
 
     fn remove(&mut self, held: &Held, ticket: Ticket) {
-        let spot = (held.pull.queue_offset, ticket);
+        let spot = spot(held, ticket);
         let _was_there = match wanted(&held.pull.filter) {
             Wanted::Anything => self.untagged.remove(&spot),
             Wanted::Few(codes) => codes.iter().all(|code| self.by_tag.remove(&(code, spot))),

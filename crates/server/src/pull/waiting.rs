@@ -73,13 +73,20 @@ impl Puller {
         self.register_within(held, &mut self.allowance())
     }
 
+    /// The same for a pull that stands in front of a damaged record.
+    pub(super) fn register_before_damage(&self, mut held: Held) -> Result<(), Box<Held>> {
+        held.is_before_damage = true;
+        self.register(held)
+    }
+
     fn register_within(&self, mut held: Held, allowance: &mut Allowance) -> Result<(), Box<Held>> {
         for _ in 0..LOOKS_MAX {
             let (group, topic) = (Arc::clone(&held.pull.group), Arc::clone(&held.pull.topic));
             let (queue_id, queue_offset) = (held.pull.queue_id, held.pull.queue_offset);
             let is_fixed_range = held.pull.is_fixed_range;
+            let is_before_damage = held.is_before_damage;
             let ticket = self.holds.add(held)?;
-            if self.store.max_offset(&topic, queue_id) <= queue_offset
+            if (is_before_damage || self.store.max_offset(&topic, queue_id) <= queue_offset)
                 && (is_fixed_range || !self.offsets.awaits_reset(&group, &topic, queue_id))
             {
                 return Ok(());
@@ -179,6 +186,7 @@ impl Puller {
             self.answer_held(held, got);
             return None;
         }
+        held.is_before_damage = got.status == GetStatus::Damaged;
         if got.status == GetStatus::NoMatch {
             held.pull.queue_offset = got.next_offset;
             held.advanced = true;

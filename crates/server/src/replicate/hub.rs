@@ -17,6 +17,7 @@ use metaq_store::Store;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::notice::Notice;
+use crate::replicate::ack_times::AckTimes;
 use crate::replicate::frame::{BodyLimits, Frame, bad};
 use crate::replicate::{ReplicationSettings, StatePosition, join_soon};
 
@@ -63,6 +64,7 @@ struct Link {
     is_required: AtomicBool,
     /// Milliseconds from `opened` to the last frame from the replica.
     heard_ms: AtomicI64,
+    ack_times: AckTimes,
     state: Mutex<StateQueue>,
     has_state: AtomicBool,
     closed: Mutex<Option<String>>,
@@ -86,6 +88,8 @@ pub struct LinkFigures {
     pub state: StatePosition,
     /// How long ago the replica was heard.
     pub silent_ms: i64,
+    /// How long it takes to acknowledge records; None without traffic.
+    pub ack_ms: Option<i64>,
     /// Why the link was closed; None while it lives.
     pub closed: Option<String>,
 }
@@ -137,6 +141,7 @@ impl Hub {
             held: AtomicI64::new(0),
             is_required: AtomicBool::new(shared.rule.lock().required.contains(&node_id)),
             heard_ms: AtomicI64::new(0),
+            ack_times: AckTimes::default(),
             state: Mutex::default(),
             has_state: AtomicBool::new(false),
             closed: Mutex::new(None),
@@ -308,6 +313,7 @@ impl Shared {
                 let frame = Frame::Log { epoch: self.epoch_at(sent), physical_offset: sent, confirmed };
                 // An acknowledgement may arrive before the write returns.
                 link.sent.store(sent + bytes.len() as i64, Ordering::SeqCst);
+                link.ack_times.sent(sent + bytes.len() as i64, Instant::now());
                 frame.write(&mut stream, &bytes)?;
                 (told_confirmed, last_write) = (confirmed, Instant::now());
                 self.throttle(link, bytes.len());
@@ -389,6 +395,7 @@ impl Shared {
             }
             link.heard_ms.store(link.opened.elapsed().as_millis() as i64, Ordering::Relaxed);
             link.held.store(held, Ordering::Relaxed);
+            link.ack_times.acknowledged(held, Instant::now());
             self.acknowledge(link.node_id, held);
             let has_more_state = {
                 let mut queue = link.state.lock();
@@ -450,6 +457,7 @@ impl Link {
             held: self.held.load(Ordering::Relaxed),
             state: self.state.lock().acknowledged,
             silent_ms: self.opened.elapsed().as_millis() as i64 - self.heard_ms.load(Ordering::Relaxed),
+            ack_ms: self.ack_times.recent_ms(Instant::now()),
             closed: self.closed.lock().clone(),
         }
     }

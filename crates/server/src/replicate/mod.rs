@@ -12,6 +12,7 @@
 //!
 //! `apache` speaks Apache's protocol instead, for a move from one broker to the other.
 
+mod ack_times;
 pub(crate) mod apache;
 pub(crate) mod follower;
 mod frame;

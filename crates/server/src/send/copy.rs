@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use metaq_store::{Appended, SCHEDULE_TOPIC, Store, StoreError};
 use metaq_wire::properties::{entries, iterate, push_bytes};
-use metaq_wire::{NewRecord, Record};
+use metaq_wire::{CHECKSUM_NAME, NewRecord, Record};
 
 use crate::ServerError;
 use crate::send::handler::Sender;
@@ -26,7 +26,7 @@ pub struct Copy<'a> {
     pub properties: &'a [u8],
 }
 
-/// The record as stored, but with an empty body: enough to list a message.
+/// The record as stored, but with an empty body and without a checksum of the whole: enough to list a message.
 pub(crate) fn without_body(record: &Record<'_>) -> Vec<u8> {
     let head = NewRecord {
         topic: record.topic,
@@ -42,9 +42,8 @@ pub(crate) fn without_body(record: &Record<'_>) -> Vec<u8> {
         body_crc: 0,
         properties: [record.properties, &[], &[]],
     };
-    let mut bytes = vec![0; head.size()];
-    head.write(&mut bytes, record.queue_offset, record.physical_offset, record.store_timestamp_ms);
-    bytes
+    // It is no longer than the record, so it fits its length fields.
+    head.encode(record.queue_offset, record.physical_offset, record.store_timestamp_ms).unwrap_or_default()
 }
 
 /// A copy that Python asks for.
@@ -125,11 +124,11 @@ impl Copy<'_> {
     }
 }
 
-/// The properties without `drop`, and with `set` added or replaced.
+/// The properties without `drop`, and with `set` added or replaced. The checksum of another record is left out too.
 pub fn changed_properties(properties: &[u8], drop: &[&str], set: &[(&str, &str)]) -> Vec<u8> {
     let mut changed = Vec::with_capacity(properties.len() + 64);
     for (name, value) in iterate(properties) {
-        let is_dropped = drop.iter().any(|drop| drop.as_bytes() == name);
+        let is_dropped = name == CHECKSUM_NAME.as_bytes() || drop.iter().any(|drop| drop.as_bytes() == name);
         let is_set = set.iter().any(|(set, _)| set.as_bytes() == name);
         if !is_dropped && !is_set {
             push_bytes(&mut changed, name, value);
@@ -235,7 +234,8 @@ mod tests {
 
     #[test]
     fn properties_are_dropped_replaced_and_added() {
-        let changed = changed_properties(b"A\x011\x02B\x012\x02C\x013", &["A"], &[("B", "x"), ("D", "4")]);
+        let given = b"A\x011\x02__CRC32#\x010000000000\x02B\x012\x02C\x013";
+        let changed = changed_properties(given, &["A"], &[("B", "x"), ("D", "4")]);
         assert_eq!(changed, b"C\x013\x02B\x01x\x02D\x014\x02");
     }
 }

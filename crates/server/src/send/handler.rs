@@ -182,6 +182,7 @@ impl Sender {
         validate::body_size(ask.body.len(), self.message_size_bytes_max)?;
         let parts = validate::batch(header, ask.body)?;
         let (mut no_wait, mut keys) = (true, Keys::default());
+        let (mut with_old_checksum, mut cleaned) = (Vec::new(), Vec::new());
         let mut records = Vec::with_capacity(parts.len());
         for part in &parts {
             let own = part.properties;
@@ -195,7 +196,14 @@ impl Sender {
                 ..self.record(ask, header, (&header.topic, queue_id), part.body)
             };
             validate::properties_size(&record, 0)?;
+            if marks.old_checksum {
+                with_old_checksum.push(records.len());
+                cleaned.push(rewrite::without_old_checksum(own, &marks));
+            }
             records.push(record);
+        }
+        for (at, own) in with_old_checksum.into_iter().zip(&cleaned) {
+            records[at].properties = [own, self.added.behind(own, &properties::scan(own)), &[]];
         }
         keys.check_batch(self.message_keys_max)?;
         self.charge_keys(ask, &keys)?;

@@ -27,6 +27,8 @@ pub struct Marks<'a> {
     pub pop_check: bool,
     /// It has properties that only the broker may set, on copies of half messages.
     pub copy_notes: bool,
+    /// It has the checksum of another record, which it was copied from.
+    pub old_checksum: bool,
     /// It has a number of checks, which only the broker counts.
     pub check_times: bool,
     /// From 0 on.
@@ -67,6 +69,7 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
             b"METAQ_HALF_BEFORE" | b"METAQ_HALF_FIRST" | b"TRAN_PREPARED_QUEUE_OFFSET" => {
                 marks.copy_notes = true;
             }
+            b"__CRC32#" => marks.old_checksum = true,
             b"TRANSACTION_CHECK_TIMES" => marks.check_times = true,
             b"TRAN_MSG" => marks.transactional = value.eq_ignore_ascii_case(b"true"),
             b"CHECK_IMMUNITY_TIME_IN_SECONDS" => marks.immunity = Some(value),

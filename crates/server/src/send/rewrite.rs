@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use metaq_store::{SCHEDULE_TOPIC, TIMER_TOPIC};
-use metaq_wire::SendHeader;
 use metaq_wire::properties::separator;
+use metaq_wire::{CHECKSUM_NAME, SendHeader};
 
 use crate::net::peer::Peer;
 use crate::policy::Snapshot;
@@ -83,6 +83,9 @@ pub fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u
     if marks.pop_check {
         dropped.push("POP_CK");
     }
+    if marks.old_checksum {
+        dropped.push(CHECKSUM_NAME);
+    }
     if marks.copy_notes {
         dropped.extend(COPY_NOTES);
     }
@@ -100,6 +103,14 @@ pub fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u
         return Cow::Borrowed(properties);
     }
     Cow::Owned(properties::without(properties, &dropped))
+}
+
+/// The properties of a message in a batch without the checksum of another record.
+pub fn without_old_checksum<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> {
+    if !marks.old_checksum {
+        return Cow::Borrowed(properties);
+    }
+    Cow::Owned(properties::without(properties, &[CHECKSUM_NAME]))
 }
 
 /// The properties that only this message needs: a key if it has none, and its queue after a wait. Most messages need none.

@@ -1,7 +1,7 @@
 //! Delay levels: a message waits in the queue of its level and is then stored again in its own queue.
 //!
 //! All messages of a level wait equally long, so its queue is in the order of delivery and only its head matters. Python
-//! saves the position of the head, never ahead of what is confirmed.
+//! saves the position of the head, never ahead of what is confirmed and on the disk.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl DelayLevels {
     /// The thread that delivers what is due.
     pub fn run(&self) {
         while self.rounds.pause(POLL) {
-            while self.deliver_some() {}
+            while !self.rounds.is_held() && self.deliver_some() {}
         }
     }
 
@@ -73,13 +73,15 @@ impl DelayLevels {
             .fold(false, |has_more, level| !self.rounds.is_stopped() && (self.deliver_due(level) || has_more))
     }
 
-    /// The offset that each level has reached, once everything delivered is confirmed; None if that takes too long.
+    /// The offset that each level has reached, once everything delivered is confirmed and on this disk; None if that
+    /// takes too long.
     pub fn offsets(&self, timeout: Duration) -> Option<Vec<(usize, i64)>> {
         let offsets = self.delivered.iter().enumerate();
         let offsets: Vec<(usize, i64)> =
             offsets.map(|(place, offset)| (place + 1, offset.load(SeqCst))).collect();
         let end = self.copied_end.load(SeqCst);
-        self.store.wait_confirmed(end, timeout).then_some(offsets)
+        let is_kept = self.store.wait_flushed(end, timeout) && self.store.wait_confirmed(end, timeout);
+        is_kept.then_some(offsets)
     }
 
     /// One turn of a level; true if more may be due.
@@ -92,7 +94,7 @@ impl DelayLevels {
         }
         let got = self.store.get(SCHEDULE_TOPIC, queue_id, from, TURN_RECORDS, TURN_BYTES, &Filter::All);
         if got.status != GetStatus::Found {
-            // Deleted by retention or damaged: continue after it.
+            // Deleted by retention or left out: continue after it. In front of damage, wait for its repair.
             delivered.store(got.next_offset.max(from), SeqCst);
             return got.next_offset > from;
         }

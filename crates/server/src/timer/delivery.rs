@@ -10,9 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use foldhash::fast::RandomState;
 use metaq_store::{
     Filter, GetStatus, Store, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerOutline, TimerPosition,
+    TimerProgress,
 };
 use metaq_wire::Record;
 use parking_lot::Mutex;
@@ -66,6 +68,10 @@ pub struct Timers {
     behind_ms: AtomicI64,
     /// How many wait for each minute, as of the last time that progress was saved.
     by_minute: Mutex<Vec<(i64, u64)>>,
+    /// How far the node came that delivered before this one.
+    elsewhere: Mutex<Option<TimerProgress>>,
+    /// How far everything is done, and the end of the log up to which that must be confirmed before it counts.
+    progress: Mutex<Option<(TimerProgress, i64)>>,
     /// For those who count and list what waits; None before all of the queue is read.
     pub(super) outline: Mutex<Option<Arc<TimerOutline>>>,
     pub(crate) rounds: Rounds,
@@ -99,6 +105,8 @@ impl Timers {
             queue_offset: AtomicI64::new(0),
             behind_ms: AtomicI64::new(0),
             by_minute: Mutex::default(),
+            elsewhere: Mutex::default(),
+            progress: Mutex::default(),
             outline: Mutex::default(),
             rounds: Rounds::default(),
         }
@@ -117,6 +125,18 @@ impl Timers {
         counts
     }
 
+    /// Goes on where another node stopped; before the thread runs.
+    pub fn load(&self, progress: TimerProgress) {
+        *self.elsewhere.lock() = Some(progress);
+    }
+
+    /// How far everything is done, once that is confirmed and on this disk; None if that takes too long or is not known.
+    pub fn progress(&self, timeout: Duration) -> Option<TimerProgress> {
+        let (progress, end) = (*self.progress.lock())?;
+        let is_kept = self.store.wait_flushed(end, timeout) && self.store.wait_confirmed(end, timeout);
+        is_kept.then_some(progress)
+    }
+
     pub fn figures(&self) -> TimerFigures {
         TimerFigures {
             pending: self.pending.load(Relaxed),
@@ -133,10 +153,14 @@ impl Timers {
 struct Run {
     log: TimerLog,
     rebuild: Option<Rebuild>,
+    /// Recalls that are due, and whose records are still to be read.
+    recalls: Vec<TimerEntry>,
     /// The log must be flushed up to here before a checkpoint is saved.
     written_end: i64,
     /// The queue has been read up to its end once.
     has_begun: bool,
+    /// The offset of the queue up to which everything was done when progress was noted last; None if something waited.
+    noted_idle_at: Option<i64>,
     saved_at: Instant,
     last_failure: String,
 }
@@ -207,6 +231,7 @@ impl Timers {
                     run = reopened;
                 }
             }
+            self.note_progress(&mut run);
             self.pending.store(run.log.pending(), Relaxed);
             if !self.rounds.pause(POLL) {
                 break;
@@ -214,6 +239,19 @@ impl Timers {
         }
         if let Err(error) = self.save(&mut run) {
             self.note_failure(&mut run, &error);
+        }
+    }
+
+    fn note_progress(&self, run: &mut Run) {
+        if run.has_begun && run.rebuild.is_none() {
+            if let Some(progress) = run.log.progress() {
+                // While nothing waits, time passes and nothing is done: the journal need not be written for it.
+                let idle_at = (run.log.pending() == 0).then_some(progress.queue_offset);
+                if idle_at.is_none() || idle_at != run.noted_idle_at {
+                    *self.progress.lock() = Some((progress, run.written_end));
+                }
+                run.noted_idle_at = idle_at;
+            }
         }
     }
 
@@ -231,7 +269,8 @@ impl Timers {
             let begin = self.store.min_offset(TIMER_TOPIC, 0);
             let end = self.store.max_offset(TIMER_TOPIC, 0);
             // Every delivery is a record, so nothing that was due after the newest record was delivered.
-            match self.store.open_timer_log(begin, end, self.store.newest_time_ms()) {
+            let elsewhere = *self.elsewhere.lock();
+            match self.store.open_timer_log(begin, end, self.store.newest_time_ms(), elsewhere) {
                 Ok((log, start)) => {
                     *self.outline.lock() = None;
                     let rebuild = start.rebuild.map(|why| {
@@ -242,14 +281,16 @@ impl Timers {
                         if !start.is_mark_exact {
                             done.wake_ms = done.wake_ms.saturating_sub(REBUILD_MARGIN_MS);
                         }
-                        Rebuild { up_to: end, done, copies: self.rolled_copies(begin, end) }
+                        Rebuild { up_to: start.new_from, done, copies: self.rolled_copies(begin, end) }
                     });
                     let (saved_at, last_failure) = (Instant::now(), String::new());
                     return Some(Run {
                         log,
                         rebuild,
+                        recalls: Vec::new(),
                         written_end: 0,
                         has_begun: false,
+                        noted_idle_at: None,
                         saved_at,
                         last_failure,
                     });
@@ -288,8 +329,13 @@ impl Timers {
         mut see: impl FnMut(&Record<'_>, Waiting) -> Result<(), StoreError>,
     ) -> (i64, Result<(), StoreError>) {
         let got = self.store.get(TIMER_TOPIC, 0, from, READ_RECORDS, READ_BYTES, &Filter::All);
+        if got.status == GetStatus::Damaged {
+            // A recall may follow, so nothing later may be delivered before this is repaired.
+            let place = format!("topic {TIMER_TOPIC}, queue offset {from}");
+            return (from, Err(StoreError::AwaitsRepair { place }));
+        }
         if got.status != GetStatus::Found {
-            // Deleted or damaged, or the end.
+            // Deleted or left out, or the end.
             return (got.next_offset.max(from), Ok(()));
         }
         for slice in &got.slices {
@@ -309,6 +355,9 @@ impl Timers {
     /// Reads and delivers until nothing is left to do now.
     fn turn(&self, run: &mut Run) -> Result<(), StoreError> {
         while !self.rounds.is_stopped() {
+            if self.rounds.is_held() && run.log.progress().is_some() {
+                return Ok(());
+            }
             let end_before = self.store.confirmed_offset();
             let is_at_end = self.read_queue(run)?;
             if is_at_end {
@@ -324,7 +373,7 @@ impl Timers {
                 let due = run.log.due(now_ms, BATCH)?;
                 let late_ms = due.first().map_or(0, |first| now_ms - first.wake_ms);
                 self.behind_ms.store(late_ms, Relaxed);
-                self.note_recalls(run);
+                self.note_recalls(run)?;
                 if !due.is_empty() {
                     self.deliver(run, &due)?;
                 } else if is_at_end {
@@ -340,13 +389,25 @@ impl Timers {
         Ok(())
     }
 
-    fn note_recalls(&self, run: &mut Run) {
-        for recall in run.log.take_recalls() {
-            let stored = self.store.record_at(recall.physical_offset);
+    fn note_recalls(&self, run: &mut Run) -> Result<(), StoreError> {
+        run.recalls.extend(run.log.take_recalls());
+        while let Some(recall) = run.recalls.last() {
+            let stored = self.stored(recall.physical_offset)?;
             let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
             if let Some(waiting) = record.as_ref().and_then(Waiting::of) {
                 self.recalls.note(recall.key_hash, waiting.due_ms, recall.physical_offset);
             }
+            run.recalls.pop();
+        }
+        Ok(())
+    }
+
+    /// The record there; None if it is gone for good. Fails if it must be waited for.
+    pub(super) fn stored(&self, physical_offset: i64) -> Result<Option<Bytes>, StoreError> {
+        let stored = self.store.record_at(physical_offset);
+        match stored {
+            None => self.store.awaits_repair(physical_offset).map_or(Ok(None), Err),
+            found => Ok(found),
         }
     }
 
@@ -417,7 +478,7 @@ impl Timers {
 
     /// Delivers, recalls or stores again the message of an entry. If the store refuses, the next turn tries again.
     fn handle(&self, run: &mut Run, entry: &TimerEntry) -> Result<(), StoreError> {
-        let stored = self.store.record_at(entry.physical_offset);
+        let stored = self.stored(entry.physical_offset)?;
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == TIMER_TOPIC.as_bytes()) else {
             let at = entry.physical_offset;
@@ -432,7 +493,7 @@ impl Timers {
         if entry.is_recall {
             return Ok(());
         }
-        if self.is_recalled(&record, entry.key_hash, waiting.due_ms) {
+        if self.is_recalled(&record, entry.key_hash, waiting.due_ms)? {
             // No checkpoint may say that this is done before the recall is on the disk.
             run.written_end = run.written_end.max(self.store.end_offset());
             self.recalled.fetch_add(1, Relaxed);

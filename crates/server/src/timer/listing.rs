@@ -180,7 +180,7 @@ impl Timers {
     fn waiting(&self, record: &Record<'_>) -> Option<DelayedMessage> {
         let is_timed = record.topic == TIMER_TOPIC.as_bytes();
         let waiting = Waiting::of(record).filter(|waiting| is_timed && !waiting.is_recall)?;
-        let is_recalled = self.is_recalled(record, waiting.key_hash, waiting.due_ms)
+        let is_recalled = self.is_recalled(record, waiting.key_hash, waiting.due_ms).unwrap_or_default()
             || self.has_waiting_recall(record, &waiting);
         Some(DelayedMessage { is_recalled, ..DelayedMessage::new(record, waiting.due_ms) })
     }

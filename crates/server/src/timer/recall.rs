@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use foldhash::fast::RandomState;
-use metaq_store::TIMER_TOPIC;
+use metaq_store::{StoreError, TIMER_TOPIC};
 use metaq_wire::properties::push;
 use metaq_wire::{NewRecord, Record, body_crc};
 use parking_lot::Mutex;
@@ -125,11 +125,19 @@ impl Timers {
     }
 
     /// Whether a recall was stored for this message.
-    pub(crate) fn is_recalled(&self, message: &Record<'_>, key_hash: u64, due_ms: i64) -> bool {
+    pub(crate) fn is_recalled(
+        &self,
+        message: &Record<'_>,
+        key_hash: u64,
+        due_ms: i64,
+    ) -> Result<bool, StoreError> {
         let Some(physical_offset) = self.recalls.find(key_hash, due_ms) else {
-            return false;
+            return Ok(false);
         };
-        self.recalls_message(physical_offset, message, due_ms)
+        if let Some(damaged) = self.store.awaits_repair(physical_offset) {
+            return Err(damaged);
+        }
+        Ok(self.recalls_message(physical_offset, message, due_ms))
     }
 
     /// Whether the record there is a recall of this message, which is due at this time.

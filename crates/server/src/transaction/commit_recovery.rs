@@ -107,7 +107,9 @@ impl Transactions {
 
     /// Stores what is missing of a half message that holds many; whether nothing is missing any more.
     fn finish_commit(&self, ledger: &mut Ledger, newest: i64, begun: &Begun) -> bool {
-        let Some(stored) = self.store.appended_record_at(begun.physical_offset) else { return true };
+        let Some(stored) = self.store.appended_record_at(begun.physical_offset) else {
+            return self.store.awaits_repair(begun.physical_offset).is_none();
+        };
         let Ok(half) = Record::decode(&stored) else { return true };
         if half.property(HALF_BATCH).is_none() {
             return true;

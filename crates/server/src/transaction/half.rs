@@ -14,6 +14,7 @@ use crate::transaction::commit_recovery::{COMMITTED_BELOW, FATES, Past};
 use crate::transaction::open::{
     DONE_TOPIC, Done, End, Fate, HALF_TOPIC, Half, Kind, Ledger, Look, TRANSACTION_GROUP,
 };
+use crate::transaction::shares::NameKey;
 
 /// Half messages that one record of the done topic names, at most.
 const DONE_OFFSETS_MAX: usize = 512;
@@ -38,6 +39,13 @@ pub struct DueTransaction {
     pub began_ms: i64,
     /// It is too early to ask its producer.
     pub is_immune: bool,
+}
+
+/// The record at a queue offset, as a start finds it.
+enum Seen<'a, 'b> {
+    Record(&'a Record<'b>),
+    /// A damaged record that may be repaired.
+    Damaged(i64),
 }
 
 impl Transactions {
@@ -134,6 +142,7 @@ impl Transactions {
                     let is_immune = half.is_immune(look);
                     records.push(DueTransaction { record, began_ms: half.since_ms, is_immune });
                 }
+                None if self.store.awaits_repair(half.physical_offset).is_some() => {}
                 None => ledger.end(queue_offset, End::GivenUp),
             }
         }
@@ -177,7 +186,9 @@ impl Transactions {
             return Ok(None);
         };
         let Some(stored) = self.store.record_at(half.physical_offset) else {
-            ledger.end(queue_offset, End::GivenUp);
+            if self.store.awaits_repair(half.physical_offset).is_none() {
+                ledger.end(queue_offset, End::GivenUp);
+            }
             return Ok(None);
         };
         let Ok(record) = Record::decode(&stored) else {
@@ -230,14 +241,7 @@ impl Transactions {
             body_crc: record.body_crc,
             properties: [properties, &[], &[]],
         };
-        let mut bytes = vec![0; restored.size()];
-        restored.write(
-            &mut bytes,
-            appended.queue_offset,
-            appended.physical_offset,
-            appended.store_timestamp_ms,
-        );
-        Some(bytes)
+        restored.encode(appended.queue_offset, appended.physical_offset, appended.store_timestamp_ms).ok()
     }
 
     /// Gives transactions up: their messages go to `topic` for a person to look at. Returns how many there were.
@@ -264,6 +268,9 @@ impl Transactions {
             return Ok(false);
         };
         let stored = self.store.record_at(half.physical_offset);
+        if let (None, Some(damaged)) = (&stored, self.store.awaits_repair(half.physical_offset)) {
+            return Err(damaged);
+        }
         if let Some(record) = stored.as_deref().and_then(|stored| Record::decode(stored).ok()) {
             let copy = Copy {
                 topic,
@@ -335,27 +342,19 @@ impl Transactions {
         let (half_from, done_from) = (self.begin_of(HALF_TOPIC), self.begin_of(DONE_TOPIC));
         let mut ledger = self.ledger.lock();
         ledger.begin_at(half_from, done_from);
-        let mut ended: HashSet<i64, RandomState> = HashSet::default();
         let mut past = Past::default();
         let mut firsts = Vec::new();
-        // Older ends are read too, so that a repeated request gets a true answer.
-        let records_kept = (self.settings.ended_kept / ENDS_PER_RECORD) as i64;
-        let past_from = done_from.saturating_sub(records_kept).max(self.store.min_offset(DONE_TOPIC, 0));
-        self.each_record(DONE_TOPIC, past_from, confirmed, |record| {
-            let texts = std::str::from_utf8(record.body).unwrap_or_default().split(',');
-            let queue_offsets: Vec<i64> = texts.filter_map(|text| text.trim().parse().ok()).collect();
-            past.read(record, &queue_offsets);
-            if record.queue_offset < done_from {
-                return;
-            }
-            let done = queue_offsets.into_iter().filter(|queue_offset| *queue_offset >= half_from);
-            let highest = done.inspect(|queue_offset| {
-                ended.insert(*queue_offset);
-            });
-            let highest = highest.max().unwrap_or(-1);
-            ledger.note_done(record.queue_offset, highest, 0);
-        });
-        self.each_record(HALF_TOPIC, half_from, confirmed, |record| {
+        let ended = self.read_ends(&mut ledger, (half_from, done_from), confirmed, &mut past);
+        self.each_record(HALF_TOPIC, half_from, confirmed, |seen| {
+            let record = match seen {
+                Seen::Record(record) => record,
+                Seen::Damaged(queue_offset) => {
+                    if !ended.contains(&queue_offset) {
+                        self.open_damaged(&mut ledger, queue_offset);
+                    }
+                    return;
+                }
+            };
             ledger.see(record.queue_offset);
             let before = number(record.property(BEFORE));
             let apache_before = number(record.property(APACHE_BEFORE)).filter(|_| before.is_none());
@@ -384,6 +383,45 @@ impl Transactions {
         open
     }
 
+    /// Reads the done topic. Returns the half messages from `half_from` on whose transactions have ended.
+    fn read_ends(
+        &self,
+        ledger: &mut Ledger,
+        (half_from, done_from): (i64, i64),
+        confirmed: i64,
+        past: &mut Past,
+    ) -> HashSet<i64, RandomState> {
+        let mut ended = HashSet::default();
+        // Older ends are read too, so that a repeated request gets a true answer.
+        let records_kept = (self.settings.ended_kept / ENDS_PER_RECORD) as i64;
+        let past_from = done_from.saturating_sub(records_kept).max(self.store.min_offset(DONE_TOPIC, 0));
+        self.each_record(DONE_TOPIC, past_from, confirmed, |seen| {
+            let record = match seen {
+                Seen::Record(record) => record,
+                Seen::Damaged(queue_offset) => {
+                    // Nobody knows what it ended, so the next start must read from here on again.
+                    if queue_offset >= done_from {
+                        ledger.note_done(queue_offset, i64::MAX, 0);
+                    }
+                    return;
+                }
+            };
+            let texts = std::str::from_utf8(record.body).unwrap_or_default().split(',');
+            let queue_offsets: Vec<i64> = texts.filter_map(|text| text.trim().parse().ok()).collect();
+            past.read(record, &queue_offsets);
+            if record.queue_offset < done_from {
+                return;
+            }
+            let done = queue_offsets.into_iter().filter(|queue_offset| *queue_offset >= half_from);
+            let highest = done.inspect(|queue_offset| {
+                ended.insert(*queue_offset);
+            });
+            let highest = highest.max().unwrap_or(-1);
+            ledger.note_done(record.queue_offset, highest, 0);
+        });
+        ended
+    }
+
     /// The committed offset of one of the two topics, within the bounds of its queue.
     fn begin_of(&self, topic: &str) -> i64 {
         let committed = self.offsets.get(TRANSACTION_GROUP, topic, 0).unwrap_or(0);
@@ -399,9 +437,26 @@ impl Transactions {
         })
     }
 
+    /// Keeps a transaction open whose half message is damaged: nobody is asked about it until it is repaired.
+    fn open_damaged(&self, ledger: &mut Ledger, queue_offset: i64) {
+        let entries = self.store.queue_entries(HALF_TOPIC, 0, queue_offset, 1);
+        let Some(entry) = entries.first() else { return };
+        let now_ms = self.store.clock().now_ms();
+        let unknown = NameKey::of(&[]);
+        let kind = Kind {
+            immunity_ms: -1,
+            is_batch: false,
+            group: unknown,
+            topic: unknown,
+            address: unknown,
+            bytes: entry.size.max(0) as u32,
+        };
+        ledger.open(queue_offset, Half::new(entry.physical_offset, now_ms, now_ms, kind));
+    }
+
     /// Visits the records of a topic from a queue offset on: those in its queue, and then those of the log from
     /// `confirmed` on that are not in the queue yet.
-    fn each_record(&self, topic: &str, from: i64, confirmed: i64, mut take: impl FnMut(&Record<'_>)) {
+    fn each_record(&self, topic: &str, from: i64, confirmed: i64, mut take: impl FnMut(Seen<'_, '_>)) {
         let mut queue_offset = from;
         while queue_offset < self.store.max_offset(topic, 0) {
             let got = self.store.get(topic, 0, queue_offset, READ_RECORDS, READ_BYTES, &Filter::All);
@@ -409,10 +464,15 @@ impl Transactions {
                 for slice in &got.slices {
                     let mut rest = &slice[..];
                     while let Ok(record) = Record::decode(rest) {
-                        take(&record);
+                        take(Seen::Record(&record));
                         rest = &rest[record.size..];
                     }
                 }
+            }
+            if got.status == GetStatus::Damaged {
+                take(Seen::Damaged(queue_offset));
+                queue_offset += 1;
+                continue;
             }
             if got.next_offset <= queue_offset {
                 break;
@@ -422,7 +482,7 @@ impl Transactions {
         self.store.each_appended_record_from(confirmed, |record| {
             if record.topic == topic.as_bytes() && record.queue_id == 0 && record.queue_offset >= queue_offset
             {
-                take(record);
+                take(Seen::Record(record));
             }
         });
     }

@@ -4,6 +4,7 @@
 //! driver that decides about millions of messages at once, like Spark's sink, would need two requests and an open
 //! transaction for each of them.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use foldhash::fast::RandomState;
@@ -15,6 +16,7 @@ use crate::codes::response_code;
 use crate::net::route::Refusal;
 use crate::send::keys::Keys;
 use crate::send::properties::{self, Marks};
+use crate::send::rewrite;
 use crate::send::validate::{BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX};
 use crate::transaction::Transactions;
 use crate::transaction::half::destination;
@@ -29,7 +31,7 @@ struct Part<'a> {
     queue_id: i32,
     flag: i32,
     body: &'a [u8],
-    own: &'a [u8],
+    own: Cow<'a, [u8]>,
     added: &'a [u8],
     more: Vec<u8>,
 }
@@ -122,7 +124,8 @@ impl Transactions {
                 continue;
             }
             let (stored_topic, stored_queue, more) = self.commit_destination(topic, queue_id, &marks);
-            let (own, added) = (part.properties, self.added.behind(part.properties, &marks));
+            let own = rewrite::without_old_checksum(part.properties, &marks);
+            let added = self.added.behind(&own, &marks);
             let (flag, body) = (part.flag, part.body);
             parts.push(Part { topic: stored_topic, queue_id: stored_queue, flag, body, own, added, more });
         }
@@ -169,7 +172,7 @@ impl Transactions {
             prepared_transaction_offset: half.physical_offset,
             body: part.body,
             body_crc: body_crc(part.body),
-            properties: [part.own, part.added, &part.more],
+            properties: [&part.own, part.added, &part.more],
         }
     }
 }

@@ -5,8 +5,10 @@
 mod support;
 
 mod apache_ha;
+mod checksums;
 mod confirmation;
 mod connection;
+mod damage;
 mod held_appends;
 mod limits;
 mod memory;

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use metaq_wire::{Encoding, FLAG_ONEWAY, FrameEncoder, Header, Record, next_frame};
+use metaq_wire::{Coverage, Encoding, FLAG_ONEWAY, FrameEncoder, Header, Record, next_frame};
 
 use super::{Fields, PATIENCE, queue_fields, request_code, send_fields};
 
@@ -18,6 +18,7 @@ pub struct Message {
     pub physical_offset: i64,
     pub system_flag: i32,
     pub reconsume_times: i32,
+    pub coverage: Coverage,
     pub body: String,
     pub properties: BTreeMap<String, String>,
 }
@@ -29,6 +30,9 @@ pub fn messages(mut bytes: &[u8]) -> Vec<Message> {
     while !bytes.is_empty() {
         let record = Record::decode(bytes).expect("a whole record");
         assert!(record.crc_matches());
+        let checksums = |bytes: &[u8]| bytes.windows(8).filter(|part| part == b"__CRC32#").count();
+        let own = usize::from(record.coverage() == Coverage::Record);
+        assert_eq!(checksums(&bytes[..record.size]) - checksums(record.body), own, "of no other record");
         let properties = metaq_wire::properties::iterate(record.properties);
         found.push(Message {
             topic: text(record.topic),
@@ -37,6 +41,7 @@ pub fn messages(mut bytes: &[u8]) -> Vec<Message> {
             physical_offset: record.physical_offset,
             system_flag: record.system_flag,
             reconsume_times: record.reconsume_times,
+            coverage: record.coverage(),
             body: text(record.body),
             properties: properties.map(|(name, value)| (text(name), text(value))).collect(),
         });

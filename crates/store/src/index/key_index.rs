@@ -366,7 +366,11 @@ impl Index {
                     && !returned.contains(&physical_offset)
                 {
                     result.examined_entries += RECORD_ENTRIES;
-                    if let Some(record) = matching_record(log, physical_offset, query) {
+                    let matched = matching_record(log, physical_offset, query);
+                    if matched == Match::Damaged {
+                        result.damaged_at = result.damaged_at.or(Some(physical_offset));
+                    }
+                    if let Match::Record(record) = matched {
                         returned_bytes += record.len();
                         if returned_bytes > query.bytes_max && !returned.is_empty() {
                             result.is_cut_short = true;
@@ -418,20 +422,35 @@ fn keys<'a>(record: &Record<'a>) -> impl Iterator<Item = &'a str> {
     unique_key.into_iter().chain(text(keys).split(' ').filter(|key| !key.is_empty()))
 }
 
-fn matching_record(log: &CommitLog, physical_offset: i64, query: &KeyQuery<'_>) -> Option<Bytes> {
+/// Whether the record that an entry of the index points at has the key.
+#[derive(PartialEq, Eq)]
+enum Match {
+    Record(Bytes),
+    No,
+    Damaged,
+}
+
+fn matching_record(log: &CommitLog, physical_offset: i64, query: &KeyQuery<'_>) -> Match {
     if physical_offset >= log.progress.confirmable() {
-        return None;
+        return Match::No;
     }
-    let file = log.file_at(physical_offset)?;
+    let Some(file) = log.file_at(physical_offset) else { return Match::No };
     let position = (physical_offset - file.start_offset) as u64;
-    let bytes = file.readable().get(position as usize..)?;
+    let Some(bytes) = file.readable().get(position as usize..) else { return Match::No };
     // The checksum comes last: it needs the whole body, and another key may have the same hash.
-    let Content::Record(record) = content_at(bytes, physical_offset, false) else { return None };
-    let fits = record.topic == query.topic.as_bytes()
-        && (query.begin_ms..=query.end_ms).contains(&record.store_timestamp_ms)
-        && keys(&record).any(|word| word == query.key)
-        && matches!(content_at(bytes, physical_offset, true), Content::Record(_));
-    if fits { file.bytes(position, record.size) } else { None }
+    let is_damaged = match content_at(bytes, physical_offset, false) {
+        Content::Record(record) => {
+            let fits = record.topic == query.topic.as_bytes()
+                && (query.begin_ms..=query.end_ms).contains(&record.store_timestamp_ms)
+                && keys(&record).any(|word| word == query.key);
+            if fits && matches!(content_at(bytes, physical_offset, true), Content::Record(_)) {
+                return file.bytes(position, record.size).map_or(Match::No, Match::Record);
+            }
+            fits
+        }
+        _ => true,
+    };
+    if is_damaged && log.damage.may_be_damaged(physical_offset) { Match::Damaged } else { Match::No }
 }
 
 /// The digits of `yyyyMMddHHmmssSSS` in UTC as one number.

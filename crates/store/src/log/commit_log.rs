@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use metaq_wire::{NewRecord, layout};
+use metaq_wire::{LaidOut, NewRecord, layout};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::api::{Appended, AppendedBatch};
@@ -36,6 +36,8 @@ pub(crate) struct CommitLog {
     clock: Clock,
     pub(crate) gate: Arc<Gate>,
     record_bytes_max: usize,
+    /// Records are appended with a checksum of the whole record.
+    record_checksums: bool,
     /// Sorted by start offset. The list is swapped as a whole, so readers take no lock.
     files: ArcSwap<Vec<Arc<MappedFile>>>,
     appender: Mutex<Appender>,
@@ -84,6 +86,7 @@ impl CommitLog {
             clock,
             gate,
             record_bytes_max: settings.record_bytes_max(),
+            record_checksums: settings.record_checksums,
             append_wait_max: Duration::from_millis(settings.append_wait_ms_max),
             is_stuck: AtomicBool::new(false),
             files: ArcSwap::from_pointee(end.files),
@@ -107,7 +110,8 @@ impl CommitLog {
         record: &NewRecord<'_>,
         queue: &Queue,
     ) -> Result<Option<Appended>, StoreError> {
-        let size = self.checked_size(record)?;
+        let laid_out = self.laid_out(record)?;
+        let size = laid_out.size;
         let counted = is_queued(record.system_flag);
         let mut appender = self.lock_appender()?;
         self.gate.check()?;
@@ -120,7 +124,7 @@ impl CommitLog {
         let physical_offset = appender.writer.physical_offset();
         appender
             .writer
-            .fill(size, |target| record.write(target, queue_offset, physical_offset, store_timestamp_ms));
+            .fill(size, |target| laid_out.write(target, queue_offset, physical_offset, store_timestamp_ms));
         let end_offset = self.publish(&appender);
         Ok(Some(Appended { physical_offset, end_offset, queue_offset, store_timestamp_ms }))
     }
@@ -131,9 +135,9 @@ impl CommitLog {
         records: &[NewRecord<'_>],
         queue: &Queue,
     ) -> Result<Option<AppendedBatch>, StoreError> {
-        let mut sizes = Vec::with_capacity(records.len());
+        let mut laid_out = Vec::with_capacity(records.len());
         for record in records {
-            sizes.push(self.checked_size(record)?);
+            laid_out.push(self.laid_out(record)?);
         }
         let counted = records.iter().filter(|record| is_queued(record.system_flag)).count();
         let mut physical_offsets = Vec::with_capacity(records.len());
@@ -143,13 +147,14 @@ impl CommitLog {
         if queue.is_removed() {
             return Ok(None);
         }
-        self.make_batch_room(&mut appender, &sizes)?;
+        self.make_batch_room(&mut appender, &laid_out)
+            .inspect_err(|error| self.gate.note_append_error(error))?;
         let store_timestamp_ms = appender.tick(&self.clock);
         let first_queue_offset = if counted > 0 { queue.take_offsets(counted as i64) } else { 0 };
         let mut next_queue_offset = first_queue_offset;
-        for (record, size) in records.iter().zip(sizes) {
+        for (record, laid_out) in records.iter().zip(laid_out) {
             // Cannot fail: `make_batch_room` prepared every file that is needed.
-            self.make_room(&mut appender, size as u64)?;
+            self.make_room(&mut appender, laid_out.size as u64)?;
             let queue_offset = if is_queued(record.system_flag) {
                 next_queue_offset += 1;
                 next_queue_offset - 1
@@ -157,9 +162,9 @@ impl CommitLog {
                 0
             };
             let physical_offset = appender.writer.physical_offset();
-            appender
-                .writer
-                .fill(size, |target| record.write(target, queue_offset, physical_offset, store_timestamp_ms));
+            appender.writer.fill(laid_out.size, |target| {
+                laid_out.write(target, queue_offset, physical_offset, store_timestamp_ms);
+            });
             physical_offsets.push(physical_offset);
         }
         let end_offset = self.publish(&appender);
@@ -197,13 +202,14 @@ impl CommitLog {
         StoreError::Busy { waited_ms: self.append_wait_max.as_millis() as u64 }
     }
 
-    fn checked_size(&self, record: &NewRecord<'_>) -> Result<usize, StoreError> {
-        let size = record.size();
-        if size > self.record_bytes_max {
-            return Err(StoreError::TooLarge { size, limit: self.record_bytes_max });
+    /// Lays the record out, if it may be stored.
+    #[inline]
+    fn laid_out<'a>(&self, record: &'a NewRecord<'_>) -> Result<LaidOut<'a>, StoreError> {
+        let laid_out = record.laid_out(self.record_checksums).map_err(StoreError::BadRecord)?;
+        if laid_out.size > self.record_bytes_max {
+            return Err(StoreError::TooLarge { size: laid_out.size, limit: self.record_bytes_max });
         }
-        record.check().map_err(StoreError::BadRecord)?;
-        Ok(size)
+        Ok(laid_out)
     }
 
     #[inline]
@@ -217,6 +223,11 @@ impl CommitLog {
     /// Makes sure that `size` bytes and a blank mark fit at the writer's position and have disk blocks.
     #[inline]
     pub(crate) fn make_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
+        self.take_room(appender, size).inspect_err(|error| self.gate.note_append_error(error))
+    }
+
+    #[inline]
+    fn take_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
         if appender.writer.remaining() < size + BLANK_BYTES {
             self.roll(appender)?;
         }
@@ -254,15 +265,15 @@ impl CommitLog {
     }
 
     /// Allocates every file and block that the batch needs, so that laying it out cannot fail half-way.
-    fn make_batch_room(&self, appender: &mut Appender, sizes: &[usize]) -> Result<(), StoreError> {
-        let total = sizes.iter().map(|size| *size as u64).sum::<u64>();
+    fn make_batch_room(&self, appender: &mut Appender, records: &[LaidOut<'_>]) -> Result<(), StoreError> {
+        let total = records.iter().map(|record| record.size as u64).sum::<u64>();
         if appender.writer.remaining() >= total + BLANK_BYTES {
             return self.make_room(appender, total);
         }
         let mut position = appender.writer.position();
         let mut file = Arc::clone(appender.writer.file());
         let mut fresh_files = 0;
-        for size in sizes.iter().map(|size| *size as u64) {
+        for size in records.iter().map(|record| record.size as u64) {
             if file.len() - position < size + BLANK_BYTES {
                 file.allocate(&*self.disk, position + BLANK_BYTES)?;
                 file = self.preallocation.prepare(fresh_files)?;
@@ -318,11 +329,12 @@ impl CommitLog {
         appender: &mut Appender,
         record: &NewRecord<'_>,
     ) -> Result<(), StoreError> {
-        let size = self.checked_size(record)?;
-        self.make_room(appender, size as u64)?;
+        let laid_out = self.laid_out(record)?;
+        self.make_room(appender, laid_out.size as u64)?;
         let store_timestamp_ms = appender.tick(&self.clock);
         let physical_offset = appender.writer.physical_offset();
-        appender.writer.fill(size, |target| record.write(target, 0, physical_offset, store_timestamp_ms));
+        let write = |target: &mut [u8]| laid_out.write(target, 0, physical_offset, store_timestamp_ms);
+        appender.writer.fill(laid_out.size, write);
         self.publish(appender);
         Ok(())
     }

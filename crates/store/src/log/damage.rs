@@ -4,7 +4,10 @@
 //! of its file, so nothing counts as damaged because of a wrong pointer.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
+use metaq_wire::Coverage;
+use metaq_wire::layout;
 use parking_lot::Mutex;
 
 use crate::log::commit_log::CommitLog;
@@ -13,12 +16,18 @@ use crate::recovery::log_walk::{Content, content_at, resume};
 /// Damage beyond this is found again once this is repaired.
 const KNOWN_MAX: usize = 64;
 const SUSPECTS_MAX: usize = 64;
+/// Places that were checked and are sound; more are checked again.
+const SOUND_MAX: usize = 1_024;
+/// For how long a place counts as sound after its check.
+const SOUND_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct LogDamage {
     /// The end of each damaged range by its start.
     known: Mutex<BTreeMap<i64, i64>>,
     suspects: Mutex<Vec<i64>>,
+    /// Suspects that a check has found sound: pointers to them are wrong.
+    sound: Mutex<BTreeMap<i64, Instant>>,
 }
 
 impl LogDamage {
@@ -29,6 +38,26 @@ impl LogDamage {
         if suspects.len() < SUSPECTS_MAX && !suspects.contains(&physical_offset) {
             suspects.push(physical_offset);
         }
+    }
+
+    /// Whether a place where no sound record was found may be damaged. It may be until a check has found it sound.
+    #[cold]
+    pub(crate) fn may_be_damaged(&self, physical_offset: i64) -> bool {
+        let checked = self.sound.lock().get(&physical_offset).copied();
+        if checked.is_some_and(|checked| checked.elapsed() < SOUND_FOR) {
+            return false;
+        }
+        self.suspect(physical_offset);
+        true
+    }
+
+    /// Notes that a suspect is sound.
+    pub(crate) fn acquit(&self, physical_offset: i64) {
+        let mut sound = self.sound.lock();
+        if sound.len() >= SOUND_MAX {
+            sound.clear();
+        }
+        sound.insert(physical_offset, Instant::now());
     }
 
     pub(crate) fn take_suspects(&self) -> Vec<i64> {
@@ -54,16 +83,25 @@ impl LogDamage {
     }
 }
 
-/// Checks the log between two physical offsets as recovery does: lengths, offsets and body checksums of all records, and
-/// that blanks are empty. Returns the damaged ranges, or None if the log does not reach that far. A range begins where a
+/// The result of a check of a part of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checked {
+    /// Start and end of each damaged range.
+    pub(crate) damaged: Vec<(i64, i64)>,
+    /// Sound records with a checksum of the body alone.
+    pub(crate) uncovered: u64,
+}
+
+/// Checks the log between two physical offsets as recovery does: lengths, offsets and checksums of all records, and
+/// that blanks are empty. Returns None if the log does not reach that far. A damaged range begins where a
 /// record should begin, and ends where the next sound one does. It may lie before `from` in the same file: records
 /// are found through those before them.
-pub(crate) fn damaged_ranges(log: &CommitLog, from: i64, to: i64) -> Option<Vec<(i64, i64)>> {
+pub(crate) fn check(log: &CommitLog, from: i64, to: i64) -> Option<Checked> {
     let end = log.appended_end();
     if from < log.start_offset() || from > to || to > end {
         return None;
     }
-    let mut damaged: Vec<(i64, i64)> = Vec::new();
+    let (mut damaged, mut uncovered): (Vec<(i64, i64)>, u64) = Default::default();
     let mut note = |start: i64, end: i64| match damaged.last_mut() {
         Some(last) if last.1 == start => last.1 = end,
         _ => damaged.push((start, end)),
@@ -80,10 +118,14 @@ pub(crate) fn damaged_ranges(log: &CommitLog, from: i64, to: i64) -> Option<Vec<
         let bytes = file.readable().get(position as usize..).unwrap_or_default();
         let next = match content_at(bytes, at, false) {
             // Only sizes matter below `from`.
-            Content::Record(record) if at + record.size as i64 <= from || record.crc_matches() => {
+            Content::Record(record) if at + record.size as i64 <= from => Some(at + record.size as i64),
+            Content::Record(record) if record.crc_matches() => {
+                uncovered += u64::from(record.coverage() == Coverage::Body);
                 Some(at + record.size as i64)
             }
-            Content::Blank if is_empty(bytes) => Some(file.end_offset()),
+            Content::Blank if is_empty(bytes.get(layout::BLANK_BYTES..).unwrap_or_default()) => {
+                Some(file.end_offset())
+            }
             _ => None,
         };
         at = next.unwrap_or_else(|| {
@@ -98,12 +140,11 @@ pub(crate) fn damaged_ranges(log: &CommitLog, from: i64, to: i64) -> Option<Vec<
     // Retention may have deleted files meanwhile.
     let log_start = log.start_offset();
     damaged.retain(|(_, end)| *end > log_start);
-    Some(damaged)
+    Some(Checked { damaged, uncovered })
 }
 
-/// Whether a blank holds nothing behind its mark.
-fn is_empty(blank: &[u8]) -> bool {
-    let filler = blank.get(metaq_wire::layout::BLANK_BYTES..).unwrap_or_default();
+/// Whether there are only zeros, as behind the mark of a blank.
+pub(crate) fn is_empty(filler: &[u8]) -> bool {
     filler.chunks(4_096).all(|chunk| chunk.iter().fold(0, |seen, byte| seen | byte) == 0)
 }
 

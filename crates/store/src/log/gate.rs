@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -28,6 +28,8 @@ pub(crate) enum Refusal {
 pub(crate) struct Gate {
     refusals: AtomicU8,
     directory: PathBuf,
+    /// The last append found no room for its record. It refuses nothing: the next append tries again.
+    lacks_room: AtomicBool,
     /// The reason why queue entries cannot be written, while that refuses appends.
     stuck: Mutex<Option<Stuck>>,
     /// The reason for `Fenced`, which senders see.
@@ -48,6 +50,7 @@ impl Gate {
     pub(crate) fn new(directory: PathBuf, lease: Arc<Lease>) -> Self {
         Self {
             refusals: AtomicU8::new(0),
+            lacks_room: AtomicBool::new(false),
             directory,
             stuck: Mutex::new(None),
             fence: Mutex::default(),
@@ -81,6 +84,28 @@ impl Gate {
             return false;
         }
         self.refusals.fetch_and(!(why as u8), Ordering::SeqCst) & why as u8 != 0
+    }
+
+    /// Remembers an error that says that there is no room for a record.
+    #[cold]
+    pub(crate) fn note_append_error(&self, error: &StoreError) {
+        if matches!(error, StoreError::DiskFull { .. }) {
+            self.lacks_room.store(true, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.lacks_room.load(Ordering::SeqCst)
+    }
+
+    /// There is room again.
+    pub(crate) fn note_room(&self) {
+        self.lacks_room.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether records are refused because the disk is full, or queue entries cannot be written.
+    pub(crate) fn is_full(&self) -> bool {
+        self.lacks_room() || self.is_shut(Refusal::DiskLevel) || self.is_shut(Refusal::QueuesStuck)
     }
 
     pub(crate) fn is_shut(&self, why: Refusal) -> bool {
@@ -190,6 +215,24 @@ mod tests {
         assert!(gate.lift(Refusal::DiskLevel));
         assert!(!gate.lift(Refusal::FailedSync));
         assert!(matches!(gate.check(), Err(StoreError::FailedSync)));
+    }
+
+    #[test]
+    fn a_full_disk_is_noted_until_there_is_room() {
+        let gate = Gate::new(PathBuf::from("store"), Arc::new(Lease::none()));
+        gate.note_append_error(&StoreError::Closed);
+        assert!(!gate.is_full());
+        gate.note_append_error(&StoreError::io(Path::new("log"), io::ErrorKind::StorageFull.into()));
+        assert!(gate.is_full() && gate.check().is_ok(), "the next append tries again");
+        gate.note_room();
+        assert!(!gate.is_full());
+        for why in [Refusal::DiskLevel, Refusal::QueuesStuck] {
+            gate.shut(why);
+            assert!(gate.is_full());
+            gate.lift(why);
+        }
+        gate.shut(Refusal::Fenced);
+        assert!(!gate.is_full());
     }
 
     #[test]

@@ -35,7 +35,9 @@ impl CommitLog {
                 return Err(refused(at, format!("the log ends at {end_offset}")));
             }
             let size = match blank_size(rest) {
-                Some(size) => self.append_blank(&mut appender, permit, at, size, rest.len())?,
+                Some(size) => self
+                    .append_blank(&mut appender, permit, at, size, rest.len())
+                    .inspect_err(|error| self.gate.note_append_error(error))?,
                 None => self.append_raw_record(&mut appender, permit, at, rest, queues)?,
             };
             rest = &rest[size..];

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 
-use metaq_wire::Record;
 use metaq_wire::properties::tag_code_of;
+use metaq_wire::{Coverage, Record};
 use parking_lot::{Mutex, RwLock};
 
 use crate::api::StoreEvents;
@@ -61,6 +61,8 @@ pub(crate) struct Dispatch {
     state: Mutex<State>,
     dispatched_end: AtomicI64,
     pub(crate) damaged_records: AtomicU64,
+    /// Records with a checksum of the body alone.
+    pub(crate) uncovered_records: AtomicU64,
 }
 
 struct State {
@@ -84,6 +86,7 @@ impl Dispatch {
             state: Mutex::new(State { last_record, pass: 0, touched: Vec::new(), touched_count: 0 }),
             dispatched_end: AtomicI64::new(dispatched_end),
             damaged_records: AtomicU64::new(0),
+            uncovered_records: AtomicU64::new(0),
         }
     }
 
@@ -145,6 +148,9 @@ impl Dispatch {
         let reached = walk(with.log, from, end, with.replay != Replay::No, |step| {
             match step {
                 Step::Record(record) => {
+                    if record.coverage() == Coverage::Body {
+                        self.uncovered_records.fetch_add(1, Ordering::Relaxed);
+                    }
                     if let Err(error) = self.enter(state, with, &record) {
                         stuck = Some((record.physical_offset, error));
                         return false;
@@ -306,7 +312,7 @@ fn is_restart(log: &CommitLog, first: &Record<'_>) -> bool {
 
 /// The tag code of a record's entry: the hash of its tag or, in the queues of the delay levels, the time it is due.
 #[inline]
-fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
+pub(crate) fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
     if record.topic != SCHEDULE_TOPIC.as_bytes() {
         return tag_code_of(record.properties);
     }

@@ -2,7 +2,8 @@
 //!
 //! `dispatch` walks the log and adds one entry per record, but never past what may be shown. `consume_queue` keeps the
 //! newest entries in memory and older ones in files, which `files` opens, a bounded number at a time. `table` finds
-//! queues by topic and id and `load` reads them from disk. `repair` corrects a damaged entry when a read meets it.
+//! queues by topic and id and `load` reads them from disk. `repair` corrects a damaged entry when a read meets it, and
+//! `entry_check` when the scrub does.
 //! `deletion` is the record that deletes a topic's queues.
 //!
 //! `confirm` and `recovery` call dispatch, `read` and `inspect` read entries, `housekeeping` writes them out.
@@ -11,6 +12,7 @@
 pub(crate) mod consume_queue;
 pub(crate) mod deletion;
 pub(crate) mod dispatch;
+pub(crate) mod entry_check;
 pub(crate) mod files;
 pub(crate) mod load;
 pub(crate) mod repair;

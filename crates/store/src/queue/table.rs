@@ -178,7 +178,7 @@ impl Queues {
         Ok(names.iter().filter_map(|name| is_id(name)).collect())
     }
 
-    /// Lists every queue that has a directory. A checkpoint counts them, to notice when one goes missing.
+    /// Lists every queue that has a directory.
     pub(crate) fn list_on_disk(&self) -> Result<Vec<(String, i32)>, StoreError> {
         let mut found = Vec::new();
         for topic in self.directories(&self.disk.root)? {
@@ -186,6 +186,29 @@ impl Queues {
             found.extend(queue_ids.into_iter().map(|queue_id| (topic.clone(), queue_id)));
         }
         Ok(found)
+    }
+
+    /// Counts the queues that have a file. A checkpoint keeps the count, to notice when a queue goes missing. If there
+    /// are too many queues to look into each without delaying the start, those with an empty directory count as well.
+    pub(crate) fn count_on_disk(&self) -> Result<i64, StoreError> {
+        let mut queues = self.list_on_disk()?;
+        if queues.len() <= DIGEST_QUEUES_MAX {
+            let mut failed = None;
+            queues.retain(|(topic, queue_id)| {
+                let directory = self.disk.directory(topic, *queue_id);
+                match self.disk.disk.read_directory(&directory) {
+                    Ok(entries) => entries.iter().any(|entry| !entry.is_directory),
+                    Err(source) => {
+                        failed = Some(StoreError::io(&directory, source));
+                        false
+                    }
+                }
+            });
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        Ok(queues.len() as i64)
     }
 
     /// A digest of the names and lengths of all queue files, which shows when one of them is gone or cut. Returns

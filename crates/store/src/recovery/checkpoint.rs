@@ -48,7 +48,7 @@ pub(crate) struct Bound {
     pub(crate) synced_end: i64,
     /// Index files were synced up to here, which matters only after a restart of the machine.
     pub(crate) index_synced_end: i64,
-    /// At least this many queues have directories.
+    /// At least this many queues have files.
     pub(crate) queue_count: i64,
     /// A digest of the queues' files at an orderly stop, otherwise 0.
     pub(crate) queue_files: i64,

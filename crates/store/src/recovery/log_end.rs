@@ -182,8 +182,8 @@ impl Scan {
     }
 }
 
-/// Whether the writer of the record was interrupted. Topic and properties are outside the checksum, but they are text,
-/// so a record that ends in a zero and is followed by zeros is torn.
+/// Whether the writer of the record was interrupted. The checksum may cover the body alone; but topic and properties are
+/// text, so a record that ends in a zero and is followed by zeros is torn.
 fn is_torn(record: &Record<'_>, bytes: &[u8]) -> bool {
     let text_end = record.properties.last().or(record.topic.last());
     text_end == Some(&0)

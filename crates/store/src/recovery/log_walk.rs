@@ -8,8 +8,8 @@
 //!    a record; otherwise it starts at the next byte.
 //! 3. Continue at the start of the next file.
 //!
-//! A record is sound if its lengths fill its size exactly, and its magic, its own physical offset and its body checksum
-//! are right. If none of the three rules applies, P is the end of the log, and everything after it is a torn tail.
+//! A record is sound if its lengths fill its size exactly, and its magic, its own physical offset and its checksum are
+//! right. If none of the three rules applies, P is the end of the log, and everything after it is a torn tail.
 
 use metaq_wire::{Record, layout};
 
@@ -240,9 +240,7 @@ mod tests {
             body_crc: body_crc(body),
             properties: [b"K\x01v\x02", b"", b""],
         };
-        let mut bytes = vec![0; record.size()];
-        record.write(&mut bytes, 0, physical_offset, 1);
-        bytes
+        record.encode(0, physical_offset, 1).unwrap_or_default()
     }
 
     /// A file of 4 KiB that starts at 8192 with three records in it, and where they start.

@@ -47,7 +47,7 @@ pub(crate) fn open(
     let (checkpoint, saved) = Checkpoint::open(&*disk, directory)?;
 
     let queues = Queues::new(Arc::clone(&disk), directory, settings.consume_queue_file_entries);
-    let queue_count = queues.list_on_disk()?.len() as i64;
+    let queue_count = queues.count_on_disk()?;
     queues.disk.directory_count.store(queue_count, std::sync::atomic::Ordering::Release);
     let is_rebooted = saved.bound.as_ref().map_or(!is_clean, |bound| bound.boot_id != boot_id);
     let queues_missing = are_queues_missing(&queues, queue_count, &saved, is_clean, &reports)?;
@@ -84,7 +84,7 @@ pub(crate) fn open(
             &saved,
             if recovered.is_bound_kept { recovered.replay_from } else { -1 },
         ),
-        damage: Damage::default(),
+        damage: Damage::new(settings.entry_search_bytes_max),
         consumed: Mutex::default(),
         pins: Pins::default(),
         cleaning: Mutex::new(()),
@@ -115,7 +115,7 @@ pub(crate) fn open(
     Ok((shared, lock))
 }
 
-/// Whether queues lack directories or, after an orderly stop, whether any of their files changed since.
+/// Whether queues lack all of their files or, after an orderly stop, whether any of their files changed since.
 fn are_queues_missing(
     queues: &Queues,
     queue_count: i64,

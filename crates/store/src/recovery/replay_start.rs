@@ -19,7 +19,7 @@ const TIMES_SLACK_MS: i64 = 3_000;
 /// Everything that is known before the log is read.
 pub(crate) struct Evidence<'a> {
     pub(crate) saved: &'a Saved,
-    /// Some queues, or all of them, have lost their directories.
+    /// Some queues, or all of them, have lost their files.
     pub(crate) queues_missing: bool,
     /// The machine was restarted since the checkpoint: what was not synced may be gone, in any order.
     pub(crate) is_rebooted: bool,

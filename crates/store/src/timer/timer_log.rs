@@ -55,6 +55,16 @@ pub struct TimerStart {
     pub rebuild: Option<String>,
     /// Whether it is known exactly how far everything is done, and not only estimated.
     pub is_mark_exact: bool,
+    /// For a rebuild: records of the queue from here on are new, whatever is done.
+    pub new_from: i64,
+}
+
+/// How far the node of a group came that delivered before this one: records of the queue before `queue_offset` are done
+/// if their position is at or before `done`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerProgress {
+    pub done: TimerPosition,
+    pub queue_offset: i64,
 }
 
 pub struct TimerLog {
@@ -89,16 +99,17 @@ pub struct TimerLog {
 }
 
 impl Store {
-    /// Opens the timer log of this store, for a queue that reaches from `begin` to `end`. Without a checkpoint of its
-    /// own, everything due before `done_before_ms` counts as done.
+    /// Opens the timer log of this store, for a queue that reaches from `begin` to `end`. What another node has done
+    /// counts as done. Without that and without a checkpoint of its own, everything due before `done_before_ms` does.
     pub fn open_timer_log(
         &self,
         begin: i64,
         end: i64,
         done_before_ms: i64,
+        elsewhere: Option<TimerProgress>,
     ) -> Result<(TimerLog, TimerStart), StoreError> {
         let directory = self.shared.settings.directory.join("timer");
-        TimerLog::open(Arc::clone(&self.shared.disk), directory, begin, end, done_before_ms)
+        TimerLog::open(Arc::clone(&self.shared.disk), directory, begin, end, done_before_ms, elsewhere)
     }
 }
 
@@ -109,6 +120,7 @@ impl TimerLog {
         begin: i64,
         end: i64,
         done_before_ms: i64,
+        elsewhere: Option<TimerProgress>,
     ) -> Result<(Self, TimerStart), StoreError> {
         disk.create_directory(&directory).map_err(|source| StoreError::io(&directory, source))?;
         let saved = Checkpoint::load(&*disk, &directory)?;
@@ -123,9 +135,17 @@ impl TimerLog {
             Some(saved) => log.take_over(saved)?,
         };
         let known = saved.as_ref().filter(|saved| saved.queue_offset <= end);
-        let is_mark_exact = known.is_some();
+        let elsewhere = elsewhere.filter(|progress| progress.queue_offset <= end);
+        let is_mark_exact = known.is_some() || elsewhere.is_some();
+        let mut new_from = end;
         if rebuild.is_some() || saved.is_none() {
-            let done = known.map_or(TimerPosition::before(done_before_ms), |saved| saved.done);
+            let mut done = known.map(|saved| saved.done);
+            if let Some(progress) = elsewhere.filter(|progress| done.is_none_or(|done| done < progress.done))
+            {
+                done = Some(progress.done);
+                new_from = progress.queue_offset;
+            }
+            let done = done.unwrap_or(TimerPosition::before(done_before_ms));
             log = Self::empty(log.disk, log.directory);
             (log.done, log.loaded, log.queue_offset) = (done, done, begin);
             log.next_serial = saved.as_ref().map_or(0, |saved| saved.next_serial) + 1;
@@ -133,14 +153,14 @@ impl TimerLog {
             log.is_dirty = true;
         }
         log.remove_unknown_files()?;
-        log.take_mark(rebuild.is_none())?;
+        log.take_mark(rebuild.is_none(), elsewhere)?;
         if rebuild.is_none() {
             // From the first start on there is a checkpoint, so a missing one was lost.
             log.save()?;
         }
         log.outline.set_done(log.done);
         log.outline.set_files(log.minute_files());
-        let start = TimerStart { queue_offset: log.queue_offset, rebuild, is_mark_exact };
+        let start = TimerStart { queue_offset: log.queue_offset, rebuild, is_mark_exact, new_from };
         Ok((log, start))
     }
 
@@ -180,11 +200,17 @@ impl TimerLog {
             let bucket = Bucket::at(file.minute, file.serial, file.entries);
             let (mut bucket, mut waiting) = (bucket, 0);
             let (done, outline) = (self.done, &self.outline);
+            let late_end = TimerPosition::at_end_of(done.wake_ms.saturating_add(1));
+            let late_position = &mut self.late_position;
             let sound = bucket.look_through(&*self.disk, &self.directory, &mut |entry| {
                 let is_waiting = entry.position() > done;
                 if is_waiting {
                     waiting += 1;
                     outline.add(&entry);
+                    // It may have come late, see `add`.
+                    if entry.position() <= late_end {
+                        *late_position = entry.position().max(*late_position);
+                    }
                 }
                 is_waiting
             })?;
@@ -198,12 +224,18 @@ impl TimerLog {
         Ok(None)
     }
 
-    /// Continues from what the mark says was done since the checkpoint, if it is valid.
-    fn take_mark(&mut self, is_wanted: bool) -> Result<(), StoreError> {
+    /// Continues from what was done since the checkpoint, as the mark says if it is valid, or by another node.
+    fn take_mark(&mut self, is_wanted: bool, elsewhere: Option<TimerProgress>) -> Result<(), StoreError> {
         let (mark_file, mark) = MarkFile::open(&*self.disk, &self.directory)?;
         self.mark_file = Some(mark_file);
-        let is_ahead = |mark: &Mark| mark.epoch == self.epoch && mark.done >= self.done;
-        let Some(mark) = mark.filter(|mark| is_wanted && is_ahead(mark)) else { return Ok(()) };
+        let theirs = elsewhere.map(|progress| Mark {
+            epoch: self.epoch,
+            done: progress.done,
+            queue_offset: progress.queue_offset,
+        });
+        let is_ahead = |mark: &Mark| is_wanted && mark.epoch == self.epoch && mark.done >= self.done;
+        let marks = mark.into_iter().chain(theirs).filter(is_ahead);
+        let Some(mark) = marks.max_by_key(|mark| mark.done) else { return Ok(()) };
         let was_done = self.done;
         let mut finished = 0;
         for bucket in self.buckets.values_mut() {
@@ -340,6 +372,13 @@ impl TimerLog {
             self.loaded = self.loaded.max(place);
             self.is_dirty = true;
         }
+    }
+
+    /// How far everything is done, for a node that goes on after this one; None while an entry waits at a position that
+    /// is not its own.
+    pub fn progress(&self) -> Option<TimerProgress> {
+        let is_clear = self.done >= self.late_position;
+        is_clear.then_some(TimerProgress { done: self.done, queue_offset: self.queue_offset })
     }
 
     /// Writes down what is done, so that nothing is repeated if a kill comes before the next checkpoint. Does nothing

@@ -373,11 +373,10 @@ fn the_image_of_a_record_in_a_body_is_not_served() {
     for queue_offset in [0, 1, 2, 1_000] {
         for topic in ["t", "other", "nowhere"] {
             let image = record(topic, 0, b"forged", "A\u{1}b\u{2}");
-            let mut body = vec![0; image.size()];
             // Behind the body come the topic and the properties, with their lengths.
-            let outer = record("t", 0, &body, "A\u{1}b\u{2}");
-            let body_at = store.end_offset() + (outer.size() - body.len() - 1 - 1 - 2 - 4) as i64;
-            image.write(&mut body, queue_offset, body_at, 5);
+            let outer = record("t", 0, b"", "A\u{1}b\u{2}");
+            let body_at = store.end_offset() + (outer.size() - 1 - 1 - 2 - 4) as i64;
+            let body = image.encode(queue_offset, body_at, 5).unwrap();
             genuine.push(send(&store, "t", 0, &body));
             forged.push(body_at);
         }

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use metaq_store::faulty_disk::{Call, FaultyDisk};
-use metaq_store::{Clock, Disk, Filter, Store, StoreError, StoreSettings, SystemDisk, rewrite_log};
+use metaq_store::{
+    Clock, DamagedMessage, Disk, Filter, GetStatus, Store, StoreError, StoreSettings, SystemDisk, rewrite_log,
+};
 use proptest::prelude::*;
 
 use crate::support::*;
@@ -315,4 +317,101 @@ proptest! {
             prop_assert_eq!(contents(&store), before);
         }
     }
+}
+
+/// Stores that wait at damage, and the middle record of queue 2.
+fn waiting(directory: &Path) -> (StoreSettings, Arc<Store>, Vec<Range<i64>>) {
+    let settings = StoreSettings { stop_at_damage: true, ..small(directory) };
+    let store = open(&settings);
+    let places = fill(&store);
+    (settings, store, places)
+}
+
+#[test]
+fn a_read_stops_in_front_of_damage_and_goes_on_when_it_is_sound() {
+    let directory = tempfile::tempdir().unwrap();
+    let (settings, store, places) = waiting(directory.path());
+    flip_body(&settings, &places[62]);
+    let read = |from| store.get("t", 2, from, 32, 1 << 20, &Filter::All);
+    let before = read(18);
+    assert_eq!((before.status, before.count, before.next_offset), (GetStatus::Found, 2, 20));
+    for _ in 0..3 {
+        let at = read(20);
+        assert_eq!((at.status, at.count, at.next_offset), (GetStatus::Damaged, 0, 20));
+        assert!(at.max_offset > 20);
+    }
+    let reports = store.take_reports();
+    assert_eq!(reports.iter().filter(|report| report.contains("queue offset 20")).count(), 1, "{reports:?}");
+    let message = DamagedMessage {
+        topic: "t".to_owned(),
+        queue_id: 2,
+        queue_offset: 20,
+        physical_offset: places[62].start,
+        is_skipped: false,
+    };
+    assert_eq!(store.damaged_messages(), [message]);
+    assert_eq!(figure(&store, "damaged_records"), 1);
+    assert!(store.awaits_repair(places[62].start).is_some());
+    assert!(store.awaits_repair(places[61].start).is_none());
+    flip_body(&settings, &places[62]);
+    assert_eq!(read(20).status, GetStatus::Found);
+    assert_eq!(store.damaged_messages(), []);
+    assert_eq!(bodies(&store, "t", 2).len(), RECORDS / QUEUES);
+}
+
+#[test]
+fn a_lone_store_leaves_damage_out_and_names_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = small(directory.path());
+    let store = open(&settings);
+    let places = fill(&store);
+    flip_body(&settings, &places[62]);
+    assert_eq!(bodies(&store, "t", 2).len(), RECORDS / QUEUES - 1);
+    let named: Vec<_> = store.damaged_messages();
+    assert_eq!(named.iter().map(|one| (one.queue_offset, one.is_skipped)).collect::<Vec<_>>(), [(20, true)]);
+    assert!(store.awaits_repair(places[62].start).is_none(), "nobody waits");
+}
+
+#[test]
+fn a_hole_stops_reads_only_where_the_log_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (settings, store, places) = waiting(directory.path());
+    store.close().unwrap();
+    drop(store);
+    // The start reads the log again and finds no record for one entry.
+    flip_body(&settings, &places[62]);
+    fs::remove_dir_all(directory.path().join("consumequeue")).unwrap();
+    let store = open(&settings);
+    let read = |store: &Store, from| store.get("t", 2, from, 32, 1 << 20, &Filter::All);
+    assert_eq!(read(&store, 20).status, GetStatus::Damaged);
+    eventually("the damage is known", || store.known_damage() == [(places[62].start, places[62].end)]);
+    assert_eq!(store.damaged_messages().len(), 1);
+}
+
+#[test]
+fn a_wrong_pointer_keeps_nobody_waiting() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_, store, places) = waiting(directory.path());
+    let inside = places[30].start + 9;
+    assert!(store.awaits_repair(inside).is_some(), "until it is checked");
+    eventually("it is checked", || store.awaits_repair(inside).is_none());
+    assert!(store.known_damage().is_empty());
+}
+
+#[test]
+fn a_query_fails_rather_than_leave_a_damaged_record_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = StoreSettings { stop_at_damage: true, ..small(directory.path()) };
+    let store = open(&settings);
+    let mut places = Vec::new();
+    for _ in 0..3 {
+        let appended = store.append(&record("t", 0, &[b'x'; 100], "KEYS\u{1}k\u{2}")).unwrap();
+        places.push(appended.physical_offset..appended.end_offset);
+    }
+    confirm(&store, store.end_offset());
+    assert_eq!(store.query_all("t", "k", 9, 0, i64::MAX).unwrap().records.len(), 3);
+    flip_body(&settings, &places[1]);
+    let outcome = store.query_all("t", "k", 9, 0, i64::MAX);
+    assert!(matches!(outcome, Err(StoreError::AwaitsRepair { .. })), "{outcome:?}");
+    assert_eq!(store.query("t", "k", 9, 0, i64::MAX).records.len(), 2);
 }

@@ -5,8 +5,10 @@
 mod support;
 
 mod append_read;
+mod checksums;
 mod concurrency;
 mod damage;
+mod entry_repair;
 mod faults;
 mod filters;
 mod inspect;
@@ -17,6 +19,7 @@ mod recovery;
 mod replicated_open;
 mod replication;
 mod retention;
+mod scrub;
 mod topic_deletion;
 mod truncation;
 mod visibility;

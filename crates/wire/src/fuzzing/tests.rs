@@ -77,8 +77,9 @@ fn stored(topic_length: usize, v6: bool) -> Vec<u8> {
         body_crc: crate::record::body_crc(b"a body"),
         properties: [b"TAGS\x01a\x02", b"", b"KEYS\x01b\x02"],
     };
-    let mut place = vec![0; record.size()];
-    record.write(&mut place, 1, 2, 3);
+    let laid_out = record.laid_out(v6).unwrap();
+    let mut place = vec![0; laid_out.size];
+    laid_out.write(&mut place, 1, 2, 3);
     place
 }
 

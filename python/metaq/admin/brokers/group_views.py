@@ -23,9 +23,9 @@ def combined(
 ) -> GroupStatus | None:
     """Returns the state of a group from the answers of its nodes, by address, and from the register.
 
-    The register's record counts where there is one. Otherwise the newest view counts, the master's first.
-    Only a node itself knows its state, only the master how far the others are behind. Returns None if there
-    is neither a record nor an answer.
+    The register's record counts where there is one that no node refuses. Otherwise the newest view counts,
+    the master's first. Only a node itself knows its state, only the master how far the others are behind.
+    Returns None if there is neither a record nor an answer.
     """
     views = {place: answer for place, answer in answers.items() if isinstance(answer, GroupStatus)}
     stored = None
@@ -35,8 +35,9 @@ def combined(
     if newest is None:
         return None if stored is None else _with_nodes(stored, [_gone(node) for node in stored.nodes])
     best = newest[1]
-    base = stored if stored is not None and stored.epoch >= best.epoch else best
     own = {node.id: node for place, view in views.items() if (node := _self(place, view)) is not None}
+    is_refused = best.epoch > 0 and any(node.register_fault for node in own.values())
+    base = stored if stored is not None and stored.epoch >= best.epoch and not is_refused else best
     # A node refuses while it changes its role. It lives, and the others know more of it.
     busy = {place for place, answer in answers.items() if isinstance(answer, Refused)}
     nodes: dict[int, NodeStatus] = {}
@@ -80,7 +81,14 @@ def _merged(node: NodeStatus, own: NodeStatus | None, base: GroupStatus, busy: C
         # A replica with a fixed master never hears that it is in the set.
         state = "in sync"
     return msgspec.structs.replace(
-        node, role=role, state=state, address=own.address, damaged_at=own.damaged_at, problem=own.problem
+        node,
+        role=role,
+        state=state,
+        address=own.address,
+        damaged_at=own.damaged_at,
+        problem=own.problem,
+        register_fault=own.register_fault,
+        same_id=own.same_id,
     )
 
 

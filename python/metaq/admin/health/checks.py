@@ -18,13 +18,13 @@ from metaq.admin.brokers.servers import Brokers
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.health.apache_report import UNKNOWN_AT_APACHE, consumption_of, replicas_of
 from metaq.admin.health.findings import judge, summarize
-from metaq.admin.health.results import BrokerHealth, Health
+from metaq.admin.health.results import BrokerHealth, Health, ScrubHealth
 from metaq.admin.health.state import BrokerState, ClusterState
 from metaq.admin.results import BrokerFigures, NameServer
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import ClusterInfo
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.commands.health import BrokerReport, GetBrokerReport
+from metaq.protocol.commands.health import BrokerReport, GetBrokerReport, ScrubReport
 from metaq.protocol.commands.replication import GroupStatus
 from metaq.protocol.commands.routes import GetBrokerClusterInfo
 from metaq.protocol.names import MASTER_ID
@@ -72,6 +72,7 @@ class HealthChecks:
             mistaken=mistaken,
             brokers=tuple(described[broker] for broker in brokers),
             groups=() if survey is None else survey.groups,
+            register=register or "",
             notes=() if survey is None else _faults(survey),
         )
         findings = judge(state)
@@ -241,5 +242,21 @@ def _health_of(broker: BrokerState) -> BrokerHealth:
             disk_used_ratio=figures.disk_used_ratio,
         )
     if (report := broker.report) is not None:
-        health = replace(health, metaq_version=report.version, metrics_address=report.metrics)
+        health = replace(
+            health,
+            metaq_version=report.version,
+            metrics_address=report.metrics,
+            scrub=None if report.scrub is None else _scrub_of(report.scrub),
+        )
     return health
+
+
+def _scrub_of(report: ScrubReport) -> ScrubHealth:
+    return ScrubHealth(
+        report.percent,
+        report.completed_ms,
+        report.damaged,
+        report.repaired,
+        report.unrepaired,
+        is_on=report.interval_ms > 0,
+    )

@@ -8,16 +8,20 @@ from itertools import chain
 from typing import Final
 
 from metaq.admin.health.consumption_findings import of_consumption
+from metaq.admin.health.damage_findings import of_damage
 from metaq.admin.health.results import Finding, FindingFields, Severity
 from metaq.admin.health.state import BrokerState, ClusterState
 from metaq.protocol.bodies import READ, WRITE
 from metaq.protocol.commands.replication import GroupStatus, NodeStatus
+from metaq.protocol.names import MASTER_ID
 
 DISK_FULL_RATIO: Final = 0.90
 """From here on brokers refuse messages, Apache's as well."""
 DISK_HIGH_RATIO: Final = 0.75
 """From here on brokers delete the oldest files early."""
 CLOCK_SKEW_MS_MAX: Final = 2_000
+SLOW_ACK_MS: Final = 100
+"""A replica that takes this long to acknowledge messages is worth a look."""
 
 RANKS: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
 
@@ -176,7 +180,9 @@ def _of_replication(state: ClusterState) -> Iterator[Finding]:
             text = f"{group.name} has no master, so it takes no messages."
             yield Finding("critical", "no-master", group.name, text, waiting, fields={"group": group.name})
         for node in group.nodes:
-            yield from _of_node(group, node, state.now_ms)
+            yield from _of_node(group, node, state)
+        yield from _of_register(group)
+        yield from _of_slow_replicas(group)
         living = len(set(group.in_sync) - {node.id for node in group.nodes if node.state in _DEAD})
         if master is not None and living < group.min_in_sync:
             text = (
@@ -212,6 +218,7 @@ NODE_WORDS: Final = {
     "gone": "does not answer",
     "failed": "has a disk that fails or hangs",
     "damaged": "has a damaged log",
+    "full": "has a full disk",
     "catching up": "is catching up",
     "waiting": "waits for a master to copy from",
     "candidate": "wants to become master",
@@ -219,7 +226,21 @@ NODE_WORDS: Final = {
 }
 
 
-def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Finding]:
+def _of_node(group: GroupStatus, node: NodeStatus, state: ClusterState) -> Iterator[Finding]:
+    if node.same_id:
+        text = (
+            f"In {group.name}, two nodes have the id {node.id}: one at {node.address} and one at "
+            f"{node.same_id}. Stop one of them, and give it an id of its own."
+        )
+        both: FindingFields = {
+            "group": group.name,
+            "node": node.id,
+            "address": node.address,
+            "other": node.same_id,
+        }
+        yield Finding(
+            "critical", "node-id-twice", f"{group.name}/{node.id}", text, "metaq cluster status", fields=both
+        )
     if node.state == "in sync":
         return
     who = f"the master, node {node.id}," if node.id == group.master else f"node {node.id}"
@@ -233,10 +254,8 @@ def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Find
         f"node-{node.state.replace(' ', '-')}",
         f"{group.name}/{node.id}",
         f"In {group.name}, {who} {NODE_WORDS[node.state]}{where}{lag}{why}.",
-        f"metaq broker --name {group.name} --set id={node.id}"
-        if node.state == "gone"
-        else "metaq cluster status --wait-healthy",
-        None if node.lag_ms is None else now_ms - node.lag_ms,
+        _start_command(group, node, state) if node.state == "gone" else "metaq cluster status --wait-healthy",
+        None if node.lag_ms is None else state.now_ms - node.lag_ms,
         {
             "group": group.name,
             "node": node.id,
@@ -247,6 +266,61 @@ def _of_node(group: GroupStatus, node: NodeStatus, now_ms: int) -> Iterator[Find
             "problem": node.problem,
         },
     )
+
+
+def _of_register(group: GroupStatus) -> Iterator[Finding]:
+    """A register that lost its newest state: an operator has to decide, because nobody is elected."""
+    for node in group.nodes:
+        if node.register_fault:
+            yield Finding(
+                "critical",
+                "register-refused",
+                f"{group.name}/{node.id}",
+                f"In {group.name}, node {node.id} refuses the record in the register: {node.register_fault}.",
+                f"metaq cluster switch {group.name} --to ID --force",
+                fields={"group": group.name, "node": node.id, "reason": node.register_fault},
+            )
+
+
+def _start_command(group: GroupStatus, node: NodeStatus, state: ClusterState) -> str:
+    """Returns the command that starts a node again, with placeholders for what only its machine knows."""
+    listen = f" --listen {node.address}" if node.address else ""
+    servers = ";".join(server.address for server in state.name_servers)
+    if group.node(MASTER_ID) is None:
+        role = f"--register {state.register or 'REGISTER'}"
+    elif node.id == MASTER_ID:
+        role = f"--replica-ids {','.join(str(one.id) for one in group.nodes if one.id != MASTER_ID)}"
+    else:
+        role = "--master MASTER_HOST:REPLICATION_PORT"
+    names = f" --namesrv '{servers}'" if servers else ""
+    return (
+        f"metaq broker --name {group.name} --id {node.id} --data DIRECTORY{listen} {role} "
+        f"--cluster-key KEY_FILE{names}"
+    )
+
+
+def _of_slow_replicas(group: GroupStatus) -> Iterator[Finding]:
+    """Every message waits for the slowest node in sync."""
+    times = {
+        node.id: node.ack_ms for node in group.nodes if node.state == "in sync" and node.ack_ms is not None
+    }
+    for node_id, ack_ms in times.items():
+        others = max((other for one, other in times.items() if one != node_id), default=None)
+        if ack_ms < SLOW_ACK_MS or (others is not None and ack_ms < others):
+            continue
+        beside = "" if others is None else f"; the others take {others:,} ms at most"
+        text = (
+            f"In {group.name}, node {node_id} holds every message up: it acknowledges after {ack_ms:,} ms"
+            f"{beside}. Look at its disk and its network."
+        )
+        fields: FindingFields = {
+            "group": group.name,
+            "node": node_id,
+            "ack_ms": ack_ms,
+            "others_ms": others or 0,
+        }
+        source = f"{group.name}/{node_id}"
+        yield Finding("warning", "node-slow", source, text, "metaq cluster status", fields=fields)
 
 
 def _is_replicated(group: GroupStatus) -> bool:
@@ -303,11 +377,7 @@ def _of_counters(broker: BrokerState) -> Iterator[Finding]:
         command = f"metaq cluster config set {broker.name} brokerPermission={READ | WRITE}"
         fields: FindingFields = {"broker": broker.label, "permission": report.permission}
         yield Finding("critical", "not-permitted", broker.name, text, command, fields=fields)
-    if report.damaged_records:
-        text = f"{broker.label} found {report.damaged_records:,} damaged records in its store."
-        command = "metaq cluster support-bundle"
-        fields = {"broker": broker.label, "records": report.damaged_records}
-        yield Finding("warning", "damaged-records", broker.name, text, command, since_ms, fields)
+    yield from of_damage(broker, report, since_ms)
     if report.set_aside:
         text = (
             f"{broker.label} has left out {report.set_aside:,} topics, groups or offsets that it could not "

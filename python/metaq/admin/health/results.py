@@ -31,6 +31,23 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrubHealth:
+    """The scrub of a broker's log. Its sums begin with the first scrub of the store."""
+
+    percent: int | None
+    """How much of the log the pass has read that is under way; None if none is."""
+    completed_ms: int | None
+    """When the whole log was read for the last time."""
+    damaged: int
+    """Damaged ranges that the scrub has found."""
+    repaired: int
+    """Damaged ranges that were repaired from another node, whoever found them."""
+    unrepaired: int
+    """Ranges that are known to be damaged now."""
+    is_on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerHealth:
     """One broker as a health check found it; None for everything that is not known."""
 
@@ -50,6 +67,7 @@ class BrokerHealth:
     clock_skew_ms: int | None = None
     """How far its clock is ahead of the clock here; negative if it is behind."""
     metrics_address: str | None = None
+    scrub: ScrubHealth | None = None
     error: str | None = None
     """Why it does not answer."""
 

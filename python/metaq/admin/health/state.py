@@ -56,5 +56,7 @@ class ClusterState:
     """Brokers that were given as name servers, and the name servers that each of them uses."""
     brokers: tuple[BrokerState, ...] = ()
     groups: tuple[GroupStatus, ...] = ()
+    register: str = ""
+    """The address of the register that was asked; empty if none was."""
     notes: tuple[str, ...] = ()
     """Faults of the records in the register."""

@@ -37,8 +37,17 @@ _AWAY: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY, Respon
 _SAME_WAIT_S: Final = 10.0
 """A broker that stops or starts may answer in between: failures within this time are one absence."""
 
+_DAMAGED: Final = "[DAMAGED]"
+"""How a broker's remark begins if it cannot serve the message at the offset."""
+
 OnWait = Callable[[str, MetaqError], None]
 """Called with a broker and the reason when a reader begins to wait for it."""
+
+
+class MessageDamaged(MetaqError):
+    """A message is damaged on the broker that was asked, and no reader gets past it before its repair."""
+
+    retriable = True
 
 
 @dataclass(slots=True)
@@ -118,7 +127,15 @@ async def pull(
             if not selection.evaluates_instead_of(broker, error):
                 raise
             continue
-        cursor.next_offset = reply.header(Pulled).next_begin_offset
+        pulled = reply.header(Pulled)
+        if not hold_s and (reply.remark or "").startswith(_DAMAGED):
+            # Nobody knows when it is repaired, and without it the answer would be wrong.
+            raise MessageDamaged(
+                f"{cursor.queue.topic}: the message with offset {cursor.next_offset} of queue "
+                f"{cursor.queue.broker}:{cursor.queue.id} is damaged and waits for its repair",
+                hint="see metaq doctor",
+            )
+        cursor.next_offset = pulled.next_begin_offset
         return reply.body if reply.code == ResponseCode.SUCCESS else b""
 
 

@@ -16,12 +16,14 @@ from metaq.broker.replication.group_node import GroupNode, Roles
 from metaq.broker.replication.link_port import LinkPort
 from metaq.broker.replication.offset_merge import OffsetMerge
 from metaq.broker.replication.options import ReplicationOptions
+from metaq.broker.replication.source_link import SourceLink
 from metaq.errors import CommandError
 from metaq.ha.conducting.boot_clock import BootClock
 from metaq.ha.conducting.conductor import Conductor, Identity, SwitchRefused
 from metaq.ha.conducting.fixed_conductor import FixedConductor
 from metaq.ha.conducting.node_driver import NodeDriver, Peer
 from metaq.ha.conducting.node_files import NodeFiles
+from metaq.ha.decisions.fixed import FixedView
 from metaq.ha.group_record import FIXED_MASTER_ID, NO_MASTER, GroupKeys, shown_id
 from metaq.ha.operators.group_status import fixed_status, group_status
 from metaq.ha.register import Register, RegisterUnavailable, open_register
@@ -116,10 +118,18 @@ class Group:
             return [member.id for member in record.in_sync] if record is not None else []
         return sorted(shown_id(member.id) for member in self.driver.required)
 
+    @property
+    def scrub_peer(self) -> SourceLink | None:
+        link = self.node.source_link
+        return link if link is not None and link.source.state is SourceState.STREAMING else None
+
     async def wait_replicated(self) -> None:
         links = self.node.links
         if links is None:
-            return
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "[ROLE] this broker is no longer master, and the next one may not have the change: try again",
+            )
         point = self.node.journal.point
         if not await links.wait_state((point.epoch, point.version), self._options.state_timeout_s):
             raise Refused(
@@ -147,6 +157,7 @@ class Group:
             lambda: broker.address,
             self._clock,
         )
+        self._node.on_repair = broker.node.scrubber.note_repair
         self._undo.push_async_callback(self._node.close)
         self._port = LinkPort(options, self._node, self._node.admitted)
         self._undo.push_async_callback(self._port.stop)
@@ -300,10 +311,18 @@ class Group:
         view = self._conductor.view if self._conductor is not None else None
         if view is None:
             return GroupStatus(name, 0, NO_MASTER, self._options.ha.min_in_sync, (), ())
-        if isinstance(view, View):
-            return group_status(name, view, address)
+        if isinstance(view, View) and isinstance(self._conductor, Conductor):
+            return group_status(
+                name, view, address, reason=self._reason(), same_id=self._conductor.session.namesake
+            )
+        assert isinstance(view, FixedView)
         link = self.node.source_link
         return fixed_status(name, view, address, link.client_address if link is not None else "")
+
+    def _reason(self) -> str:
+        """Why this node waits; for one that only follows, why its connection fails."""
+        link = self.node.source_link
+        return (link.complaint if link is not None else "") or self.driver.status
 
     async def switch(self, target: int, *, force: bool = False) -> None:
         """Hands the mastership over to another node. Raises SwitchRefused."""
@@ -336,7 +355,7 @@ class Group:
                     hint="wait until `metaq cluster status` shows a replica in sync",
                 )
             await conductor.switch(target)
-        if not await conductor.leave(LEAVE_S):
+        if not await conductor.leave(LEAVE_S, for_good=True):
             raise SwitchRefused(
                 "too few nodes would be in sync without this one, so it stays",
                 hint="start another node first, or lower min_in_sync",

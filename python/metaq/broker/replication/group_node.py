@@ -22,7 +22,7 @@ from metaq.ha.handshake import Follow, Identity, LinkRefused, OwnLog, Refused, S
 from metaq.ha.node import Clock, NodeFacts, Offer, Opened
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, Range, SendGate, Source, SourceState
-from metaq.journal.journal import Journal
+from metaq.journal.journal import Entry, Journal
 from metaq.settings import StoreSettings
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,9 @@ class Roles(Protocol):
     async def become_replica(self) -> None: ...
     async def step_down(self, *, deposed: bool = False, leaves: bool = False) -> None: ...
     async def reopen_store(self, change: Callable[[StoreSettings], None]) -> None: ...
+    async def hold_deliveries(self) -> None: ...
     async def drain_state(self) -> None: ...
+    async def follow_state(self, entries: Sequence[Entry]) -> None: ...
     def hold_requests(self, timeout_ms: int) -> None: ...
     def release_requests(self) -> None: ...
     def relay_to(self, address: str | None) -> None: ...
@@ -83,6 +85,7 @@ class GroupNode:
         self._epoch = 0
         self._links: ReplicaLinks | None = None
         self._link: SourceLink | None = None
+        self.journal = journal
         self._opened = self._look_at_store()
         self._lock = threading.Lock()
         """Guards what handshakes see and change from their threads."""
@@ -91,7 +94,8 @@ class GroupNode:
         self._serves = False
         self._relays = False
         self._fetched = asyncio.Event()
-        self.journal = journal
+        self.on_repair: Callable[[int], None] = lambda _: None
+        """Is called with the number of damaged ranges after each repair."""
         self.file_bytes = store_settings.commit_log_file_bytes
 
     # ---- what links and handshakes ask
@@ -127,8 +131,8 @@ class GroupNode:
         return self._link
 
     def checksum(self, from_offset: int, to_offset: int) -> int | None:
-        """Returns the checksum of a range of the log, None if it is not all there."""
-        if not 0 <= from_offset <= to_offset:
+        """Returns the checksum of a range of the log; None if it is not all there, or too much at once."""
+        if not 0 <= from_offset <= to_offset <= from_offset + VERIFY_BYTES_MAX:
             return None
         return self.store.raw_checksum(from_offset, to_offset)
 
@@ -223,13 +227,15 @@ class GroupNode:
         return self._opened
 
     def _look_at_store(self) -> Opened:
-        found = self.store.opened()
+        found, state = self.store.opened(), self.journal.found
         return Opened(
             boot_id=found.boot_id,
             flush_is_sync=self._store_settings.flush == "sync",
             log_end=found.log_end,
             flushed_mark=found.flushed_mark,
             stopped_cleanly=found.stopped_cleanly,
+            state_version=state.point,
+            state_mark=state.mark,
         )
 
     def facts(self) -> NodeFacts:
@@ -254,7 +260,9 @@ class GroupNode:
     def _health(self) -> Disk:
         if self.store.sync_failed() or self.journal.has_failed:
             return Disk.FAILED
-        return Disk.HANGING if self.store.sync_age_ms() > HANGING_AFTER_MS else Disk.HEALTHY
+        if self.store.sync_age_ms() > HANGING_AFTER_MS:
+            return Disk.HANGING
+        return Disk.FULL if self.store.is_full() else Disk.HEALTHY
 
     # ---- identity
 
@@ -262,6 +270,7 @@ class GroupNode:
         await self._leave_master()
         self._member = member
         self.store.accept_flushed_mark()
+        await self.journal.accept_mark()
 
     def set_history(self, history: History) -> None:
         self._history = history
@@ -329,6 +338,7 @@ class GroupNode:
             failure = f"the disk does not keep what was written at {damaged[0][0]}"
         if not failure:
             _log.warning("repaired its log; the folder cut has the damaged bytes of %s", list(ranges))
+            self.on_repair(len(fetched))
         link.repaired(failure)
 
     async def _rewrite(self, fetched: Sequence[SoundBytes]) -> str:
@@ -367,8 +377,9 @@ class GroupNode:
         self._relays = False
         self._roles.relay_to(None)
 
-    def _state_replaced(self) -> None:
+    async def _state_replaced(self, entries: Sequence[Entry]) -> None:
         _log.info("has taken over the control state of its master")
+        await self._roles.follow_state(entries)
 
     async def _leave_master(self) -> None:
         link, self._link = self._link, None
@@ -470,6 +481,8 @@ class GroupNode:
                 self._roles.release_requests()
             case SendGate.HOLD:
                 self._roles.hold_requests(HOLD_MS_MAX)
+                # Before the fence: a delivery that it refused half-way would not be in the progress.
+                await self._roles.hold_deliveries()
                 self.store.fence("[ROLE] this broker hands its mastership over")
                 await self._roles.drain_state()
 

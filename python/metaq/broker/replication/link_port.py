@@ -16,6 +16,7 @@ from metaq.ha.handshake import (
     ComparedLog,
     Follow,
     Identity,
+    LinkDone,
     LinkRefused,
     OwnLog,
     Refused,
@@ -103,6 +104,8 @@ class LinkPort:
             identity, request = await self._loop.run_in_executor(self._pool, self._admit, socket, counted)
             counted.leave()
             await self._admitted(socket, Member(identity.node_id, identity.incarnation), request)
+        except LinkDone:
+            socket.close()
         except (LinkRefused, OSError) as error:
             self._complain(socket.remote, str(error) or type(error).__name__)
             socket.close()

@@ -32,6 +32,15 @@ class SoundBytes:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class VerifiedPiece:
+    """A part of the own log whose records verify, and its CRC-32."""
+
+    start: int
+    end: int
+    checksum: int
+
+
 def compare_logs(
     socket: Socket, store: Store, end: int, log_start: int, refused_at: int | None, *, can_verify: bool
 ) -> Compared:
@@ -88,6 +97,23 @@ def fetch_sound_bytes(
         fetched.append(SoundBytes(start, bytes(data)))
         budget -= len(data)
     return fetched
+
+
+def compare_pieces(socket: Socket, store: Store, pieces: Sequence[VerifiedPiece]) -> int | None:
+    """Compares verified pieces with the master's log. Where they differ, both nodes verify their bytes again,
+    and learn of their damage by that.
+
+    Returns the first offset at which the logs differ although both verify.
+    """
+    for piece in pieces:
+        theirs = compare(socket, piece.start, piece.end)
+        # A master that lacks them has deleted them by retention.
+        if theirs is None or theirs == piece.checksum:
+            continue
+        peer_damage = _verify_peer(socket, [(piece.start, piece.end)])
+        if peer_damage == () and store.damaged_ranges(piece.start, piece.end) == []:
+            return piece.start
+    return None
 
 
 def _same(socket: Socket, store: Store, start: int, end: int) -> bool:

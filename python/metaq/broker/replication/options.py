@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from metaq.ha.group_record import FIXED_MASTER_ID
 from metaq.ha.settings import HaSettings
+from metaq.protocol.names import MASTER_ID
 from metaq.settings import ReplicationSettings
 
 
@@ -52,3 +53,8 @@ class ReplicationOptions:
     def node_id(self) -> int:
         """The id of this node among the nodes of its group."""
         return self.broker_id or FIXED_MASTER_ID
+
+    @property
+    def takes_state(self) -> bool:
+        """Whether this node takes the control state of another one before it can serve as master."""
+        return self.register is not None or self.broker_id != MASTER_ID

@@ -45,6 +45,7 @@ class ReplicaLinks:
         """The hub knows members by number."""
         self._links: dict[Member, int] = {}
         self._required: frozenset[Member] = frozenset()
+        self._has_stopped = False
         self._progressed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.TimerHandle | None = None
@@ -83,30 +84,34 @@ class ReplicaLinks:
                     del self._links[member]
             elif member is not None:
                 contact_at = now - figures.silent_ms / 1000
-                living[member] = LinkFacts(member, figures.held_offset, figures.state, contact_at)
+                living[member] = LinkFacts(
+                    member, figures.held_offset, figures.state, contact_at, figures.ack_ms
+                )
         self.facts = living
         return living
 
     async def wait_state(self, version: StateVersion, timeout_s: float) -> bool:
         """Waits until every required replica holds the control state up to there. False if that takes
-        longer."""
+        longer, or if the mastership ends."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._hold_state(version):
+                while not self._has_stopped and not self._hold_state(version):
                     await self._progressed.wait()
         except TimeoutError:
             return False
-        return True
+        # Without a mastership nobody is required any more, so it proves nothing that all of them hold it.
+        return not self._has_stopped
 
     async def stop(self) -> None:
         """Confirms nothing more and closes every link."""
+        self._has_stopped = True
+        self._wake()
         if self._listening is not None:
             self._listening.cancel()
         self._loop.remove_reader(self._hub.fileno())
         self._feed.stop()
         await asyncio.to_thread(self._hub.stop)
         self._required = frozenset()
-        self._wake()
 
     def _hold_state(self, version: StateVersion) -> bool:
         return all(

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from metaq._core import LinkSocket, ReplicationFollower, ReplicationHub, Store, StoreFailure
-from metaq.broker.replication.log_repair import SoundBytes, compare_logs, fetch_sound_bytes
+from metaq.broker.replication.log_repair import (
+    SoundBytes,
+    VerifiedPiece,
+    compare_logs,
+    compare_pieces,
+    fetch_sound_bytes,
+)
 from metaq.broker.replication.options import ReplicationOptions
 from metaq.broker.replication.state_stream import StateFeed, StateIntake, StateInvalid
 from metaq.ha.epochs import History, HistoryInvalid
@@ -28,11 +34,12 @@ from metaq.ha.handshake import (
 )
 from metaq.ha.node import Clock
 from metaq.ha.view import Range, Source, SourceState
-from metaq.journal.journal import Journal, Point
+from metaq.journal.journal import Entry, Journal, Point
 
 _log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
+FULL_RETRY_S = 5.0
 TAIL_POLL_S = 0.05
 
 
@@ -62,9 +69,10 @@ class SourceLink:
         source: Source,
         address: str,
         changed: Callable[[], None],
-        replaced: Callable[[], None],
+        replaced: Callable[[Sequence[Entry]], Awaitable[None]],
     ) -> None:
-        """`changed` is called when `source` changes, `replaced` when the whole control state has."""
+        """`changed` is called when `source` changes, `replaced` when the whole control state has, with its
+        entries."""
         self._own = own
         self._options = options
         self._clock = clock
@@ -88,6 +96,11 @@ class SourceLink:
         self.client_address = ""
         """The address of the master for clients, once it has named one."""
         self._task = asyncio.create_task(self._run())
+
+    @property
+    def complaint(self) -> str:
+        """Why the link failed; empty while it works."""
+        return self._complaint
 
     @property
     def confirmed_offset(self) -> int:
@@ -130,6 +143,27 @@ class SourceLink:
                 *(list(compared.own_damage), _listed(compared.peer_damage)),
             )
         self._set(replace(source, compared=replace(compared, complaint=self._repair_failed)))
+
+    async def compare_pieces(self, pieces: Sequence[VerifiedPiece]) -> int | None:
+        """Compares pieces of the log on a short connection of its own, while this one streams.
+
+        Returns the first offset at which the logs differ although both verify. Raises LinkRefused or OSError.
+        """
+        source, own = self.source, self._own
+        if source.state is not SourceState.STREAMING:
+            raise LinkRefused("this node does not follow its master")
+        log = OwnLog(source.epoch, own.history.pairs(), own.store.end_offset())
+        return await asyncio.to_thread(self._compare_pieces, log, own.store, pieces)
+
+    def _compare_pieces(self, log: OwnLog, store: Store, pieces: Sequence[VerifiedPiece]) -> int | None:
+        socket = LinkSocket.connect(self._address, self._options.handshake_timeout_ms)
+        try:
+            welcome = introduce(socket, self._own.identity, self._options.key, log)
+            if not isinstance(welcome, Welcome) or not welcome.verifies or welcome.epoch != log.epoch:
+                raise LinkRefused("the master cannot compare its log now")
+            return compare_pieces(socket, store, pieces)
+        finally:
+            socket.close()
 
     async def fetch_sound_bytes(self, ranges: Sequence[Range]) -> list[SoundBytes]:
         """Copies damaged ranges aside and returns the master's bytes for them; nothing if that fails."""
@@ -194,6 +228,14 @@ class SourceLink:
                 self._set(Source(self.source.node_id, self.source.epoch, SourceState.CONNECTING))
             finally:
                 await self._disconnect()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Waits before the next try. A store without room would lose each connection at the first record, but
+        it must connect now and then, because its master tells it which old files may be deleted."""
+        ends_at = self._clock.now() + FULL_RETRY_S
+        await asyncio.sleep(RETRY_S)
+        while self._own.store.is_full() and self._clock.now() < ends_at:
             await asyncio.sleep(RETRY_S)
 
     async def _connect(self) -> None:
@@ -248,11 +290,11 @@ class SourceLink:
         follower, intake = self._follower, self._intake
         if follower is None or intake is None or not (messages := follower.take_state()):
             return
-        was_replaced = await intake.take(messages)
+        replaced = await intake.take(messages)
         point = self._own.journal.point
         follower.acknowledge_state(point.epoch, point.version)
-        if was_replaced:
-            self._replaced()
+        if replaced:
+            await self._replaced(replaced)
 
     def _noticed(self) -> None:
         follower = self._follower

@@ -202,12 +202,13 @@ class StateIntake:
         self.is_replacing = False
         """Some of all live entries have come, and more follow."""
 
-    async def take(self, messages: Iterable[tuple[int, int, bytes]]) -> bool:
-        """Writes the messages; returns whether the whole journal was replaced.
+    async def take(self, messages: Iterable[tuple[int, int, bytes]]) -> list[Entry]:
+        """Writes the messages. If they replaced the whole journal, it returns all entries of now, and
+        removals of those that are gone: observers of the journal do not hear of them.
 
         Raises StateInvalid, NotWritten or OSError.
         """
-        was_replaced = False
+        before: set[tuple[str, str]] | None = None
         for epoch, version, body in messages:
             try:
                 message = _DECODER.decode(body)
@@ -221,12 +222,19 @@ class StateIntake:
             if message.kind is Kind.LAST_PART:
                 parts, self._parts = self._parts, {}
                 live = [entry for entry in parts.values() if entry.value is not None]
+                before = (before or set()) | self._keys()
                 await self._journal.reset(Snapshot(Point(epoch, version), live))
                 self.is_replacing = False
-                was_replaced = True
             # A part takes a few milliseconds, and many may have come.
             await asyncio.sleep(0)
-        return was_replaced
+        if before is None:
+            return []
+        point = self._journal.point
+        gone = [Entry(*point, table, key, None) for table, key in sorted(before - self._keys())]
+        return [*gone, *self._journal.snapshot().entries]
+
+    def _keys(self) -> set[tuple[str, str]]:
+        return {(entry.table, entry.key) for entry in self._journal.snapshot().entries}
 
     async def _apply(self, message: StateMessage) -> None:
         try:

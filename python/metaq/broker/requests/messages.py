@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from metaq._core import BrokerPlane, Store
+from metaq._core import BrokerPlane, Store, StoreFailure
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.functions.call import Call
 from metaq.broker.requests.send_back import ensure_dead_letters
@@ -179,7 +179,10 @@ class Messages:
             )
             return b"".join(records), stored_ms, physical_offset, is_cut_short
 
-        body, stored_ms, physical_offset, is_cut_short = await self._pools.look_ups.run(request, search)
+        try:
+            body, stored_ms, physical_offset, is_cut_short = await self._pools.look_ups.run(request, search)
+        except StoreFailure as failure:
+            raise Refused(ResponseCode.SYSTEM_ERROR, str(failure)) from failure
         if not body:
             remark = "no message with that key was stored in that span of time"
             if is_cut_short:

@@ -21,7 +21,8 @@ from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.durable import sync_directory
 from metaq.errors import CommandError
 from metaq.held_file import HeldFile
-from metaq.journal.journal import Change, Entry, Journal, Point, Snapshot
+from metaq.journal.journal import Change, Entry, Journal, JournalDamaged, Point, Snapshot
+from metaq.journal.mark import Mark, mark_beside
 from metaq.journal.set_aside import SetAside
 from metaq.metadata import MetadataFile
 from metaq.protocol import java_json
@@ -49,25 +50,75 @@ UNREADABLE_PART: Final = "unreadable"
 _QueueId = Annotated[int, msgspec.Meta(ge=0, lt=topics.QUEUES_MAX)]
 
 
-async def open_journal(directory: Path, epoch: int = 1) -> Journal:
+async def open_journal(directory: Path, epoch: int = 1, *, has_peers: bool = False) -> Journal:
     """Opens the journal of a store. A new one begins with the files in `config/`, if there are any.
 
-    Raises MetadataDamaged or OSError.
+    A node whose group can give it the control state again (`has_peers`) moves a damaged journal aside and
+    begins without one; `found` shows that, until `accept_mark`. Any other broker refuses to start without
+    what its journal had. Raises MetadataDamaged or OSError.
     """
     await asyncio.to_thread(_warn_of_newer_files, directory)
-    set_aside = SetAside(directory / "set-aside")
-    journal = await asyncio.to_thread(Journal.open, directory / "journal", epoch, set_aside=set_aside)
+    journal = await asyncio.to_thread(_open_files, directory, epoch, has_peers)
+    found = journal.found
     try:
-        if journal.is_new:
+        if journal.is_new and not found.is_behind:
             changes = await asyncio.to_thread(read_files, directory / "config")
             entries = [
                 Entry(journal.epoch, version, *change) for version, change in enumerate(changes, start=1)
             ]
             await journal.reset(Snapshot(Point(journal.epoch, len(entries)), entries))
+        if not has_peers:
+            if found.is_behind:
+                _report_loss(directory, journal)
+            await journal.accept_mark()
     except BaseException:
         await journal.close()
         raise
     return journal
+
+
+def _open_files(directory: Path, epoch: int, has_peers: bool) -> Journal:
+    path, mark = directory / "journal", Mark(mark_beside(directory / "journal"))
+    set_aside = SetAside(directory / "set-aside")
+    try:
+        return Journal.open(path, epoch, set_aside=set_aside, mark=mark)
+    except JournalDamaged as error:
+        if not has_peers:
+            raise JournalDamaged(str(error), hint=_how_to_go_on(directory)) from error
+        aside = directory / f"journal.damaged-{time.time_ns()}"
+        # First the note: after a kill in between, the missing journal must not look like a new one.
+        mark.note_loss()
+        path.rename(aside)
+        sync_directory(directory)
+        _log.error(
+            "%s; it was moved to %s, and this node takes the topics, groups and offsets of its group's "
+            "master; remove the copy when the node is in sync",
+            *(error, aside),
+        )
+    return Journal.open(path, epoch, set_aside=set_aside, mark=mark)
+
+
+def _report_loss(directory: Path, journal: Journal) -> None:
+    """Refuses a start without any control state; entries that are missing at the end are reported."""
+    if journal.is_new:
+        raise JournalDamaged(
+            f"the journal {directory / 'journal'} is missing or empty, but it had topics, groups and offsets",
+            hint=_how_to_go_on(directory),
+        )
+    _log.error(
+        "the journal %s ends before changes that were on disk once: it was cut, or it is an older copy; the "
+        "newest changes of topics, groups, limits and offsets are lost",
+        directory / "journal",
+    )
+
+
+def _how_to_go_on(directory: Path) -> str:
+    return (
+        "restore it from a backup, or from a stopped replica of this broker; to go on without it, move "
+        f"{directory / 'journal'} and {mark_beside(directory / 'journal')} away: topics, groups, limits, "
+        "committed offsets and the progress of delayed messages are then lost, or as old as the files in "
+        "config/; messages are not"
+    )
 
 
 def _warn_of_newer_files(directory: Path) -> None:
@@ -80,9 +131,10 @@ def _warn_of_newer_files(directory: Path) -> None:
         if written_ns is not None and path.exists() and path.stat().st_mtime_ns > written_ns:
             _log.warning(
                 "%s is newer than the journal and is not read; if another broker has used the store since, "
-                "stop this one, move %s away and start it again",
+                "stop this one, move %s and %s away and start it again",
                 path,
                 directory / "journal",
+                mark_beside(directory / "journal"),
             )
 
 
@@ -227,6 +279,8 @@ async def export_config(directory: Path) -> list[Path]:
             written = _write_files(journal, directory / "config")
         finally:
             await journal.close()
+        # First the mark: without it, a missing journal is a new one.
+        mark_beside(directory / "journal").unlink(missing_ok=True)
         (directory / "journal").rename(directory / f"journal.exported-{time.time_ns()}")
         sync_directory(directory)
         return written

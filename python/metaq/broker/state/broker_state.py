@@ -39,7 +39,10 @@ class BrokerState:
         self.topics = Topics(
             options, clock, journal, self._topics_changed, lambda config: checked(compile_topic(config))
         )
-        self.groups = Groups(options, clock, journal, self._groups_changed, self._convert_group, node.pools)
+        self.groups = Groups(
+            *(options, clock, journal, self._groups_changed, self._convert_group, node.pools),
+            replicated=node.wait_replicated,
+        )
         self.locks = QueueLocks(
             clock,
             self.topics,

@@ -1,4 +1,8 @@
-"""The delivery progress of each delay level. The data plane keeps it; this module writes and loads it."""
+"""The delivery progress of each delay level, and of messages that wait for a given moment.
+
+The data plane keeps it; this module writes and loads it, so that the next master of a group goes on exactly
+where this one stopped.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,9 @@ from metaq.work_pools import WorkPools
 
 TABLE = "delay"
 """In the journal: level → the queue offset at which its delivery goes on."""
+TIMER_TABLE = "timer"
+"""In the journal: how far messages that wait for a given moment were delivered, under one key."""
+TIMER_KEY = "progress"
 
 _LEVEL = re.compile(r"(\d+)([smhd])")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -44,8 +51,13 @@ def decode_level(key: str) -> int:
     return msgspec.convert(key, Count, strict=False)
 
 
+def decode_timer(value: bytes) -> tuple[int, int, int]:
+    """Raises ValidationError."""
+    return msgspec.convert(value.decode().split(" "), tuple[Int64, Int64, Int64], strict=False)
+
+
 class DelayProgress:
-    """The progress of all levels."""
+    """The progress of all levels and of all given moments."""
 
     def __init__(
         self, plane: BrokerPlane, clock: Clock, journal: Journal, pools: WorkPools | None = None
@@ -62,6 +74,8 @@ class DelayProgress:
         self._data_version = stored_version(self._journal, TABLE) or self._data_version
         offsets = self._journal.decoded(TABLE, decode_offset, decode_level)
         self._plane.load_delay_offsets({int(level): offset for level, offset in offsets.items()})
+        for progress in self._journal.decoded(TIMER_TABLE, decode_timer).values():
+            self._plane.load_timer_progress(*progress)
 
     async def persist(self) -> bool:
         """Writes the offsets if they have changed; True if it did. Deliveries are flushed first, so a power
@@ -73,12 +87,27 @@ class DelayProgress:
                 for level, queue_offset in (offsets or {}).items()
                 if self._journal.get(TABLE, str(level)) != b"%d" % queue_offset
             ]
+            version = self._data_version
+            if changes:
+                version = version.next(self._clock.now_ms())
+                changes.append((VERSIONS, TABLE, version.encode()))
+            if (timers := await asyncio.to_thread(self._plane.timer_progress)) is not None:
+                value = b"%d %d %d" % timers
+                if self._journal.get(TIMER_TABLE, TIMER_KEY) != value:
+                    changes.append((TIMER_TABLE, TIMER_KEY, value))
             if not changes:
                 return False
-            version = self._data_version.next(self._clock.now_ms())
-            await self._journal.write([*changes, (VERSIONS, TABLE, version.encode())])
+            await self._journal.write(changes)
             self._data_version = version
             return True
+
+    async def hold(self) -> bool:
+        """Delivers nothing until `release`, so that `persist` writes all of the progress. False if a delivery
+        that is under way takes too long; then it may be repeated."""
+        return await asyncio.to_thread(self._plane.hold_deliveries)
+
+    def release(self) -> None:
+        self._plane.release_deliveries()
 
     @handles(GetAllDelayOffset)
     async def get_all_delay_offset(self, command: GetAllDelayOffset, request: Request) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -87,9 +87,12 @@ class Groups:
         changed: Callable[[Collection[str]], None],
         convert: Callable[[SubscriptionGroupConfig], object] = lambda config: None,
         pools: WorkPools | None = None,
+        replicated: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`convert` makes what the data plane gets of a group. It raises Refused before anything is kept."""
+        """`convert` makes what the data plane gets of a group. It raises Refused before anything is kept.
+        `replicated` returns when the replicas that may become master have the journal."""
         self._convert = convert
+        self._replicated = replicated
         self._pools = pools or WorkPools()
         self._clock = clock
         self._changed = changed
@@ -186,10 +189,13 @@ class Groups:
         return config
 
     async def publish(self, touched: Collection[str]) -> None:
-        """Sends the changes to the data plane, and returns when they are on disk as well."""
+        """Sends the changes to the data plane, and returns when they are on disk as well, here and on the
+        replicas that may become master. Raises Refused if these do not confirm them."""
         async for part in in_turns(touched):
             self._changed(part)
         await self._unwritten.keep()
+        if touched and self._replicated is not None:
+            await self._replicated()
 
     @handles(UpdateAndCreateSubscriptionGroup)
     async def update_and_create_group(

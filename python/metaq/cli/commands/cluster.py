@@ -55,7 +55,7 @@ def status(
     "in sync" holds every acknowledged message; "catching up" copies what it lacks from the master; "waiting"
     is not in sync and has no master to copy from; "leaving" was asked to stop; "candidate" wants to become
     master; "damaged" has a damaged log and repairs it from the master if it can; "failed" has a disk that
-    fails or hangs; "gone" does not answer.
+    fails or hangs; "full" has no room on its disk; "gone" does not answer.
     """
     from metaq.cli.exits import UNHEALTHY
     from metaq.cli.printing.health_tables import print_health

@@ -14,6 +14,7 @@ from metaq.cli.printing.output import Column, print_json, print_one, print_rows,
 
 if TYPE_CHECKING:
     from metaq.admin import BrokerHealth, ConnectedClient, Finding, Health
+    from metaq.admin.health.results import ScrubHealth
 
 
 def print_health(health: Health, output: Format) -> None:
@@ -54,7 +55,24 @@ def _row(broker: BrokerHealth) -> dict[str, Any]:
         version = f"MetaQ {broker.metaq_version}"
     up_ms = None if broker.started_ms is None else max(time.time() * 1000 - broker.started_ms, 0)
     role = "master" if broker.role == "master" else f"replica {broker.id}"
-    return {**asdict(broker), "shown_role": role, "shown_version": version, "up_ms": up_ms}
+    shown = {"shown_role": role, "shown_version": version, "up_ms": up_ms}
+    return {**asdict(broker), **shown, "shown_scrub": scrub_text(broker.scrub)}
+
+
+def scrub_text(scrub: ScrubHealth | None) -> str:
+    """Returns the progress of a scrub, its findings and the repairs, such as `42 %, 1 repaired`."""
+    if scrub is None:
+        return UNKNOWN
+    parts = ["off"] if not scrub.is_on else []
+    if scrub.percent is not None:
+        parts = [f"{scrub.percent} %"]
+    elif scrub.completed_ms is not None:
+        parts = [f"{span(max(time.time() * 1000 - scrub.completed_ms, 0))} ago"]
+    if scrub.unrepaired:
+        parts.append(f"{scrub.unrepaired} damaged")
+    if scrub.repaired:
+        parts.append(f"{scrub.repaired} repaired")
+    return ", ".join(parts) or UNKNOWN
 
 
 def _in_or_out(per_second: float | None) -> str:
@@ -68,6 +86,7 @@ BROKER_COLUMNS: Final = (
     Column("messages_in_per_second", "in", _in_or_out, right=True),
     Column("messages_out_per_second", "out", _in_or_out, right=True),
     Column("disk_used_ratio", "disk", share, right=True),
+    Column("shown_scrub", "scrubbed", is_optional=True),
     Column("shown_version", "version", is_optional=True),
     Column("up_ms", "up", span, right=True, is_optional=True),
     Column("cluster", is_optional=True),

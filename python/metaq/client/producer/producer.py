@@ -90,8 +90,8 @@ class Producer(AsyncStartable):
     async def send_soon(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> AsyncSendFuture:
         """Puts one message into the buffer, which is sent in batches, and returns its future.
 
-        Waits only while the buffer is full. The options are those of `send`. Failures are raised by the
-        future, and also by `flush` and `close`.
+        Waits only while the buffer is full, and with a `key` while the broker of its queue has no master. The
+        options are those of `send`. Failures are raised by the future, and also by `flush` and `close`.
         """
         # The fast path. It returns None for everything unusual, which `_send_soon` handles and explains.
         buffered = self._buffered

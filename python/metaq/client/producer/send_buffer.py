@@ -97,17 +97,22 @@ class BufferedSender:
         return prepare_send(self._options, self._session.unique_ids.next(), topic, body, **options)
 
     async def queue_of(self, prepared: PreparedSend) -> Queue | None:
-        """Returns the only queue that the message may go to, or None. Raises NoRoute for a key."""
+        """Returns the only queue that the message may go to, or None. A key may wait for a new master.
+
+        Raises NoRoute or NotSent for a key.
+        """
         if prepared.key is None:
             return prepared.queue
-        return queue_of_key(await self._sender.route(prepared.message.topic), prepared.key)
+        return await self._sender.queue_of_key(prepared.message.topic, prepared.key, prepared.timeout_s)
 
     def known_queue_of(self, prepared: PreparedSend) -> Queue | None:
-        """Does the same in any thread, but returns None if the route is not known yet."""
+        """Does the same in any thread, but returns None if the queue of the key is not known now."""
         if prepared.key is None:
             return prepared.queue
         route = self._session.routes.known(prepared.message.topic)
-        return None if route is None else queue_of_key(route, prepared.key)
+        if route is None or not route.writable:
+            return None
+        return queue_of_key(route, prepared.key)
 
     def put(self, prepared: PreparedSend, queue: Queue | None) -> SendFuture:
         """Puts a message into the buffer, in any thread, and waits while the buffer is full.

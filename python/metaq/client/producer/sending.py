@@ -63,6 +63,26 @@ class Sender:
     async def route(self, topic: str) -> Route:
         return await self._session.routes.get(topic, creatable=True)
 
+    async def queue_of_key(self, topic: str, key: str, timeout_s: float) -> Queue:
+        """Returns the queue of a sharding key, and waits for it while its broker changes its master.
+
+        Raises NotSent if that takes too long, or an error that cannot pass.
+        """
+        tries = Retry(timeout_s, BACKOFF)
+        last: MetaqError | None = None
+        while True:
+            try:
+                route = await self._session.routes.get(topic, refresh=last is not None, creatable=True)
+                return queue_of_key(route, key)
+            except (Unreachable, NoRoute) as error:
+                if not error.retriable:
+                    raise
+                at_once, last = last is None, error
+            pause_s = tries.next_pause_s(at_once=at_once)
+            if pause_s is None:
+                raise _not_sent(topic, tries.tries, timeout_s, last) from last
+            await asyncio.sleep(pause_s)
+
     async def send(
         self, message: Outgoing, timeout_s: float, *, key: str | None = None, queue: Queue | None = None
     ) -> SendResult:

@@ -48,7 +48,8 @@ class CatchUp:
             else:
                 caught_up_at = max(caught_up_at, self._sample_reached(facts))
             self._links[member] = Link(
-                member, True, facts.flushed_end, facts.state_version, facts.contact_at, caught_up_at
+                *(member, True, facts.flushed_end, facts.state_version, facts.contact_at, caught_up_at),
+                facts.ack_ms,
             )
         if not self._samples or now - self._samples[-1][0] >= _SAMPLE_INTERVAL_S:
             self._samples.append((now, appended_end, state_version))

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaq.errors import MetaqError
-from metaq.ha.actions import Action, EndSwitch, StepDown, Swap
+from metaq.ha.actions import Action, EndSwitch, PromiseRecord, StepDown, Swap
 from metaq.ha.conducting.node_driver import NodeDriver, Peer
 from metaq.ha.conducting.node_files import FIXED_GROUP
 from metaq.ha.decisions import decide
-from metaq.ha.decisions.incarnation import is_behind_its_beat
-from metaq.ha.group_record import NO_MASTER, Beat, GroupKeys, NodeState
+from metaq.ha.decisions.incarnation import is_behind_its_beat, is_older_copy
+from metaq.ha.decisions.master import awaits_promises
+from metaq.ha.group_record import NO_MASTER, Beat, GroupKeys, NodeState, RecordPromise
 from metaq.ha.node import Clock, Files, Node
 from metaq.ha.register import Register
 from metaq.ha.registers.register_session import RegisterSession
@@ -69,8 +70,7 @@ class Conductor:
         self._settings = settings
         self._clock = clock
         self._beat_now = asyncio.Event()
-        self._beat_sequence = 0
-        self._is_leaving = False
+        self._is_leaving = self._has_left = False
         self._switch: SwitchRequest | None = None
         self._switch_answer: asyncio.Future[str] | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -115,12 +115,14 @@ class Conductor:
         if error := await self._switch_answer:
             raise SwitchRefused(error)
 
-    async def leave(self, timeout_s: float) -> bool:
+    async def leave(self, timeout_s: float, *, for_good: bool = False) -> bool:
         """Asks the master to go on without this replica, so that nobody waits for it when it stops.
 
-        Returns False if this node is still in the set after that time.
+        One that leaves `for_good` is not missed afterwards. Returns False if this node is still in the set
+        after that time.
         """
         self._is_leaving = True
+        self._has_left |= for_good
         self._beat_now.set()
         ends_at = self._clock.now() + timeout_s
         nothing = asyncio.Event()
@@ -135,6 +137,8 @@ class Conductor:
 
     async def _open(self) -> None:
         opened = await self.driver.open()
+        self._show_promises()
+        self.session.joined = self.driver.kept.cluster_id not in (None, FIXED_GROUP)
         cluster_id = await self.session.first_read()
         kept = self.driver.kept
         if kept.cluster_id not in (None, FIXED_GROUP, cluster_id):
@@ -144,9 +148,19 @@ class Conductor:
             )
         self.driver.group_id = cluster_id
         own_beat = self.session.beats.get(self._identity.node_id)
-        if own_beat is not None and is_behind_its_beat(kept, opened, own_beat.beat):
+        # Sequence numbers grow over restarts, so that an older copy of the register shows.
+        written = own_beat.beat.sequence if own_beat is not None else 0
+        self.driver.beat_sequence = max(written, kept.cut_after_beat)
+        if self.driver.was_cut:
+            # The cut was finished before its last beat was known.
+            await self.driver.save(kept.change(cut_after_beat=self.driver.beat_sequence))
+        if own_beat is None:
+            return
+        if is_older_copy(kept, own_beat.beat) or (
+            not self.driver.was_cut and is_behind_its_beat(kept, opened, own_beat.beat)
+        ):
             _log.warning("node %d lost what its last beat had: a new incarnation", self._identity.node_id)
-            await self.driver.renew()
+            await self.driver.renew(opened)
 
     async def _beat_regularly(self) -> None:
         while True:
@@ -162,7 +176,7 @@ class Conductor:
 
     def _beat(self) -> Beat:
         facts, kept, identity = self._node.facts(), self.driver.kept, self._identity
-        self._beat_sequence += 1
+        self.driver.beat_sequence += 1
         return Beat(
             id=identity.node_id,
             incarnation=kept.incarnation,
@@ -171,27 +185,37 @@ class Conductor:
             flushed_end=facts.flushed_end,
             log_epoch=kept.history.log_epoch(facts.flushed_end),
             promised_epoch=kept.promised_epoch,
-            sequence=self._beat_sequence,
+            sequence=self.driver.beat_sequence,
             state=self._node_state(facts.disk),
             damaged_at=facts.damaged_at,
+            promised_version=kept.promised_record.version,
+            min_in_sync=kept.promised_record.min_in_sync or self._settings.min_in_sync,
+            state_version=facts.state_version,
         )
 
     def _node_state(self, disk: Disk) -> NodeState:
+        if disk is Disk.FULL:
+            # A master that nobody can replace goes on serving reads, and takes messages when there is room.
+            serves = self.driver.role is Role.MASTER or self.driver.is_taking_over
+            return NodeState.MASTER if serves else NodeState.FULL
         if disk is not Disk.HEALTHY:
             return NodeState.FAILED
         if self._is_leaving and self.driver.role is Role.REPLICA:
-            return NodeState.LEAVING
+            return NodeState.LEFT if self._has_left else NodeState.LEAVING
         return _STATES[self.driver.role]
 
     def _decide(self) -> list[Action]:
         self._view = self._look()
+        was_urgent = self.session.urgent
+        self.session.urgent = self.driver.role is Role.CANDIDATE or awaits_promises(self._view)
+        if self.session.urgent and not was_urgent:
+            self.session.read_now.set()
         return decide(self._view)
 
     def _look(self) -> View:
         now, facts, driver = self._clock.now(), self._node.facts(), self.driver
         session = self.session
-        # The session refuses a record that is older than what this node promised.
-        session.promised_epoch = driver.kept.promised_epoch
+        self._show_promises()
         session.joined = driver.kept.cluster_id == session.cluster_id
         driver.renewed_at = session.renewed_at
         links = (
@@ -211,6 +235,12 @@ class Conductor:
             switch=self._switch,
         )
 
+    def _show_promises(self) -> None:
+        """The session refuses a record that is older than what this node promised."""
+        kept = self.driver.kept
+        self.session.promised_record, self.session.promised_epoch = kept.promised_record, kept.promised_epoch
+        self.session.own = self.driver.member
+
     async def _carry_out(self, action: Action) -> None:
         assert self._view is not None
         match action:
@@ -227,8 +257,22 @@ class Conductor:
                 if record is not None and record.master == NO_MASTER:
                     self.driver.resigned_at = self._view.now
                 await self.driver.carry_out(action, None)
+            case PromiseRecord() if self.driver.role is Role.MASTER:
+                assert self._tasks is not None
+                # At once, because the next look must know that it is being written.
+                self.driver.begin_promise(action.promise)
+                self._tasks.create_task(self._promise(action.promise))
+            case PromiseRecord():
+                await self._promise(action.promise)
             case _:
                 await self.driver.carry_out(action, self._view.source)
+
+    async def _promise(self, promise: RecordPromise) -> None:
+        await self.driver.promise_record(promise)
+        self._show_promises()
+        # Others may wait for this promise.
+        self._beat_now.set()
+        self.driver.wake.set()
 
     def _report_resignation(self, view: View) -> None:
         own = view.own
@@ -245,7 +289,6 @@ class Conductor:
         return Peer(node_id, seen.beat.replication_address) if seen is not None else None
 
     def _role_changed(self) -> None:
-        self.session.urgent = self.driver.role is Role.CANDIDATE
         self.session.read_now.set()
         self._beat_now.set()
 

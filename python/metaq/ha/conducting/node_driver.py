@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from metaq.ha.actions import (
     Follow,
     NoteDamage,
     Promise,
+    PromiseRecord,
     Repair,
     SetGate,
     SetRequired,
@@ -27,15 +29,17 @@ from metaq.ha.actions import (
     Wait,
 )
 from metaq.ha.conducting.catch_up import CatchUp
-from metaq.ha.conducting.node_files import NodeRecord
-from metaq.ha.decisions.incarnation import why_new_incarnation
-from metaq.ha.group_record import Member, shown_id
+from metaq.ha.conducting.node_files import FILE_NAME, NodeRecord
+from metaq.ha.decisions.incarnation import is_lasting, why_new_incarnation
+from metaq.ha.group_record import Member, RecordPromise, shown_id
 from metaq.ha.node import Clock, Files, Node, NodeFacts, Opened
 from metaq.ha.settings import HaSettings
 from metaq.ha.view import Own, Role, SendGate, Source
 
 _log = logging.getLogger(__name__)
 
+ROOM_POLL_S = 1.0
+"""How often a node whose disk is full tries again to write what it must not forget."""
 _STEPS_MAX = 100
 """Decisions in a row without a wait. More means that decisions do not settle."""
 
@@ -75,6 +79,16 @@ class NodeDriver:
         self._acknowledge_until = float("-inf")
         self._confirmed_end = 0
         self.kept = NodeRecord(incarnation="none", boot_id="")
+        self._saving = asyncio.Lock()
+        self._is_open = False
+        self._promising = 0
+        """The newest version of the record that is promised, or is about to be."""
+        self.beat_sequence = 0
+        """The sequence number of the newest beat."""
+        self.was_cut = False
+        """The start of this process finished a cut of the log, so no earlier beat says what the log has."""
+        self.is_taking_over = False
+        """It has promised its own epoch, and is about to serve."""
         self.role = Role.REPLICA
         self.role_since = clock.now()
         self.epoch = 0
@@ -118,9 +132,11 @@ class NodeDriver:
         kept, opened = await self._files.load(), self._node.opened()
         await self.save(self._opened_record(kept, opened))
         await self._node.identify(self.member)
+        self.was_cut = self.kept.truncate_to is not None or self.kept.start_over_at is not None
         await self._finish_truncation()
         if self.kept.damaged_at is not None:
             await self._node.check_damage(self.kept.damaged_at)
+        self._is_open = True
         return opened
 
     def _opened_record(self, kept: NodeRecord | None, opened: Opened) -> NodeRecord:
@@ -138,21 +154,55 @@ class NodeDriver:
         kept = kept.change(boot_id=opened.boot_id)
         if reason:
             _log.warning("node %d is a new incarnation: %s", shown_id(self._node_id), reason)
-            kept = kept.change(incarnation=self._new_incarnation(), incomplete=True)
+            kept = kept.change(
+                incarnation=self._new_incarnation(), incomplete=True, state_version=opened.state_version
+            )
         return kept
 
-    async def renew(self) -> None:
+    async def renew(self, opened: Opened) -> None:
         """Takes a new incarnation."""
-        await self.save(self.kept.change(incarnation=self._new_incarnation()))
+        await self.save(
+            self.kept.change(incarnation=self._new_incarnation(), state_version=opened.state_version)
+        )
         await self._node.identify(self.member)
 
     async def save(self, kept: NodeRecord) -> None:
-        """Writes the record durably before anybody acts on it."""
-        if kept != self.kept:
-            await self._files.save(kept)
-            if kept.epochs != self.kept.epochs:
-                self._node.set_history(kept.history)
-            self.kept = kept
+        """Writes the record durably before anybody acts on it. Waits for room on a full disk."""
+        async with self._saving:
+            if kept.promised_record.version < self.kept.promised_record.version:
+                # A master promises beside its decisions.
+                kept = kept.change(promised_record=self.kept.promised_record)
+            await self._save(kept)
+
+    def begin_promise(self, promise: RecordPromise) -> None:
+        """Notes that `promise_record` is about to be called."""
+        self._promising = max(self._promising, promise.version)
+
+    async def promise_record(self, promise: RecordPromise) -> None:
+        """Promises a record durably, unless a newer one is promised."""
+        self.begin_promise(promise)
+        async with self._saving:
+            if promise.version > self.kept.promised_record.version:
+                await self._save(self.kept.change(promised_record=promise))
+
+    async def _save(self, kept: NodeRecord) -> None:
+        if kept == self.kept:
+            return
+        has_complained = False
+        while True:
+            try:
+                await self._files.save(kept)
+                break
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._is_open:
+                    raise
+                if not has_complained:
+                    _log.error("%s cannot be written: this node waits for room on its disk", FILE_NAME)
+                    has_complained = True
+            await self._clock.wait(asyncio.Event(), self._clock.now() + ROOM_POLL_S)
+        if kept.epochs != self.kept.epochs:
+            self._node.set_history(kept.history)
+        self.kept = kept
 
     # ---- decisions
 
@@ -197,6 +247,8 @@ class NodeDriver:
             epoch=self.epoch,
             following=self._following,
             promised_epoch=self.kept.promised_epoch,
+            promised_record=self.kept.promised_record,
+            promising=self._promising,
             joined=self.kept.cluster_id == self.group_id,
             may_create=self.kept.cluster_id is None or self.kept.served_last,
             history=self.kept.history,
@@ -237,6 +289,8 @@ class NodeDriver:
             case Promise(epoch):
                 await self._promise(epoch)
                 self.epoch = epoch
+            case PromiseRecord(promise):
+                await self.promise_record(promise)
             case CompareBelow(end):
                 await self._node.compare_below(end)
             case NoteDamage(at):
@@ -300,17 +354,24 @@ class NodeDriver:
         kept = self.kept
         if kept.start_over_at is not None:
             await self._node.start_over(kept.start_over_at)
-            await self.save(kept.change(epochs=(), start_over_at=None, truncate_to=None))
+            kept = kept.change(epochs=(), start_over_at=None, truncate_to=None)
+            await self.save(kept.change(cut_after_beat=self.beat_sequence))
         elif kept.truncate_to is not None:
             await self._node.truncate(kept.truncate_to)
             history = kept.history.truncate(kept.truncate_to)
-            await self.save(kept.with_history(history).change(truncate_to=None))
+            kept = kept.with_history(history)
+            await self.save(kept.change(truncate_to=None, cut_after_beat=self.beat_sequence))
 
     async def _stream(self, end: int, source: Source | None) -> None:
         if source is not None:
             history = self.kept.history.continue_with(source.history, end)
             kept = self.kept.with_history(history)
-            await self.save(kept.change(cluster_id=self.group_id, served_last=False))
+            state_version = self._node.facts().state_version
+            if not is_lasting(state_version, kept.promised_epoch):
+                state_version = (0, 0)
+            await self.save(
+                kept.change(cluster_id=self.group_id, served_last=False, state_version=state_version)
+            )
             await self._node.stream(end)
 
     async def _fetch_tail(self, action: FetchTail) -> None:
@@ -324,12 +385,13 @@ class NodeDriver:
 
     async def _become_master(self, epoch: int, required: frozenset[Member]) -> None:
         # The promise and the new epoch are on disk before the first append.
-        end = self._node.facts().appended_end
+        facts = self._node.facts()
+        end = facts.appended_end
         history = self.kept.history.truncate(end).begin(epoch, end)
         kept = self.kept.with_history(history)
-        await self.save(
-            kept.change(promised_epoch=epoch, cluster_id=self.group_id, incomplete=False, served_last=True)
-        )
+        kept = kept.change(promised_epoch=epoch, cluster_id=self.group_id, state_version=facts.state_version)
+        await self.save(kept.change(incomplete=False, served_last=True))
+        self.is_taking_over = True
         self.catch_up.reset()
         await self._node.become_master(epoch, required)
         self._required, self._gate = required, SendGate.REFUSE
@@ -337,6 +399,7 @@ class NodeDriver:
         self.resigned_at = None
         self._progress_at = self._clock.now()
         self._take_role(Role.MASTER, epoch)
+        self.is_taking_over = False
         _log.warning("node %d is master of epoch %d, which begins at %d", shown_id(self._node_id), epoch, end)
 
     async def _step_down(self, reason: str) -> None:

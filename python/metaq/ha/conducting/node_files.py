@@ -15,7 +15,7 @@ import msgspec
 
 from metaq.durable import replace_file
 from metaq.ha.epochs import History, HistoryInvalid
-from metaq.ha.group_record import Epoch, Incarnation, LogEnd, Member
+from metaq.ha.group_record import Epoch, Incarnation, LogEnd, Member, RecordPromise
 from metaq.metadata import MetadataDamaged
 
 FILE_NAME = "replication.json"
@@ -33,10 +33,14 @@ class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The machine's boot in which the store was opened last."""
     promised_epoch: Epoch = 0
     """The highest epoch that the node served or followed."""
+    promised_record: RecordPromise = RecordPromise()
+    """The newest record of the group that the node has seen."""
     epochs: tuple[tuple[Epoch, LogEnd], ...] = ()
     """The history of the log: (epoch, start) pairs."""
     truncate_to: LogEnd | None = None
     """A truncation that began and is not known to be finished."""
+    cut_after_beat: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    """The newest beat before the log was cut last: it may claim more than the log has to have."""
     start_over_at: LogEnd | None = None
     """The log is being dropped, to start again at this end."""
     incomplete: bool = False
@@ -47,6 +51,9 @@ class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The identity of the register whose group the store belongs to."""
     damaged_at: LogEnd | None = None
     """The first physical offset at which the log is known to be damaged."""
+    state_version: tuple[Epoch, Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]] | None = None
+    """The newest entry of the control state when the node took its last role. None was written by a version
+    that kept no mark beside the journal."""
 
     @property
     def history(self) -> History:

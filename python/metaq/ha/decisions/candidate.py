@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from metaq.ha.actions import Action, BecomeMaster, Follow, Swap, Wait
+from metaq.ha.decisions.electorate import Promised, change_set, has_agreement, promised_by
 from metaq.ha.decisions.membership import can_stand, is_beating, is_electable, must_acknowledge
-from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, NodeState
+from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, NodeState, next_epoch
 from metaq.ha.settings import ReplicaMode
-from metaq.ha.view import SwapPurpose, View
+from metaq.ha.view import StateVersion, SwapPurpose, View
+
+_Standing = tuple[int, StateVersion, int, int]
+"""The highest one goes first: the newest epoch, then the newest control state, then the longest log."""
+
+NO_AGREEMENT = "too few nodes answer to know that the register is not an older copy"
 
 
 def decide_candidate(view: View) -> list[Action]:
@@ -24,6 +30,8 @@ def decide_candidate(view: View) -> list[Action]:
         and is_electable(record, own.member)
         and record.epoch > own.promised_epoch
     ):
+        if not has_agreement(view, record):
+            return [_wait(view, NO_AGREEMENT)]
         return [BecomeMaster(record.epoch, must_acknowledge(record, None))]
     if not can_stand(view, record) or _has_master(view, record):
         if record.master in (NO_MASTER, own.member.id):
@@ -32,18 +40,25 @@ def decide_candidate(view: View) -> list[Action]:
     ask_at = _ask_at(view, record)
     if view.now < ask_at:
         return [Wait(ask_at, "others may have a longer log")]
-    return [Swap(SwapPurpose.ELECT, view.register.revision, elected(record, own.member.id))]
+    if not has_agreement(view, record):
+        return [_wait(view, NO_AGREEMENT)]
+    won = elected(record, own.member.id, promised_by(view))
+    return [Swap(SwapPurpose.ELECT, view.register.revision, won)]
 
 
-def elected(record: GroupRecord, node_id: int) -> GroupRecord:
+def elected(record: GroupRecord, node_id: int, promised: Promised) -> GroupRecord:
     """Returns the record in which a member takes over.
 
     The old master leaves the set if enough members remain: nothing was acknowledged without them.
     """
     old = record.member(record.master) if record.master not in (NO_MASTER, node_id) else None
+    epoch = next_epoch(record.epoch, node_id)
     remaining = [member for member in record.in_sync if member != old]
-    in_sync = remaining if len(remaining) >= record.min_in_sync else record.in_sync
-    return record.replace(epoch=record.epoch + 1, master=node_id, in_sync=in_sync)
+    if len(remaining) >= record.min_in_sync:
+        smaller = change_set(record, remaining, promised, epoch=epoch, master=node_id)
+        if smaller is not None:
+            return smaller
+    return record.replace(epoch=epoch, master=node_id)
 
 
 def _create(view: View) -> Action:
@@ -58,9 +73,14 @@ def _create(view: View) -> Action:
     ask_at = view.register.readable_since + settings.beat_interval_s + longer * settings.stagger_s
     if view.now < ask_at:
         return Wait(ask_at, "others may have a longer log")
-    epoch = max(own.promised_epoch, *(beat.promised_epoch for beat in others), 0) + 1
+    newest = max(own.promised_epoch, *(beat.promised_epoch for beat in others), 0)
     record = GroupRecord(
-        epoch=epoch, master=own.member.id, in_sync=(own.member,), min_in_sync=settings.min_in_sync
+        epoch=next_epoch(newest, own.member.id),
+        master=own.member.id,
+        in_sync=(own.member,),
+        min_in_sync=settings.min_in_sync,
+        version=1,
+        voters=(own.member,),
     )
     return Swap(SwapPurpose.CREATE, 0, record)
 
@@ -104,13 +124,13 @@ def _ask_at(view: View, record: GroupRecord) -> float:
     return ask_at
 
 
-def _standing(beat: Beat) -> tuple[int, int, int]:
-    return (beat.log_epoch, beat.flushed_end, -beat.id)
+def _standing(beat: Beat) -> _Standing:
+    return (beat.log_epoch, beat.state_version, beat.flushed_end, -beat.id)
 
 
-def _own_standing(view: View) -> tuple[int, int, int]:
+def _own_standing(view: View) -> _Standing:
     own = view.own
-    return (own.history.log_epoch(own.flushed_end), own.flushed_end, -own.member.id)
+    return (own.history.log_epoch(own.flushed_end), own.state_version, own.flushed_end, -own.member.id)
 
 
 def _wait(view: View, reason: str) -> Wait:

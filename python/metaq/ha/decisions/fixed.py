@@ -22,7 +22,7 @@ from metaq.ha.epochs import common_end
 from metaq.ha.group_record import Member
 from metaq.ha.node import Offer
 from metaq.ha.settings import HaSettings, ReplicaMode
-from metaq.ha.view import Disk, Link, Own, Role, SendGate, Source, SourceState
+from metaq.ha.view import Link, Own, Role, SendGate, Source, SourceState
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _follow(view: FixedView) -> Action:
 def _begin(view: FixedView) -> Action:
     """A starting master takes over a longer log of a replica before its first write."""
     own = view.own
-    if own.disk is not Disk.HEALTHY:
+    if not own.disk.can_serve:
         return _wait(view, f"its disk is {own.disk.value}")
     longer = [
         member
@@ -121,7 +121,7 @@ def _serve(view: FixedView) -> list[Action]:
     if wanted != own.required:
         actions.append(SetRequired(wanted))
     gate, reason = SendGate.OPEN, ""
-    if own.disk is not Disk.HEALTHY:
+    if not own.disk.can_serve:
         gate, reason = SendGate.REFUSE, f"the disk of the master is {own.disk.value}"
     elif settings.replicas is ReplicaMode.SYNC and len(keeping_up) + 1 < needed:
         gate, reason = SendGate.REFUSE, f"{len(keeping_up) + 1} of at least {needed} nodes keep up"

@@ -17,7 +17,7 @@ from metaq.ha.actions import (
 from metaq.ha.decisions.membership import can_stand, is_electable, is_master_gone
 from metaq.ha.epochs import common_end
 from metaq.ha.group_record import NO_MASTER, GroupRecord, shown_id
-from metaq.ha.view import Compared, Disk, Own, Range, Source, SourceState, SwapPurpose, View
+from metaq.ha.view import Compared, Own, Range, Source, SourceState, SwapPurpose, View
 
 FOREIGN_LOG = "its log does not belong to this group: empty its data directory to let it join"
 
@@ -26,7 +26,7 @@ def decide_following(view: View) -> list[Action]:
     """Returns what a replica should do now."""
     own, record = view.own, view.register.record
     if record is None:
-        if view.register.readable and own.disk is Disk.HEALTHY:
+        if view.register.readable and own.disk.can_serve:
             return [StopFollowing()]
         return [_wait(view, "the register has not been read yet")]
     if can_stand(view, record) and is_master_gone(view, record):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from metaq.ha.actions import (
     AcknowledgeUntil,
     Action,
@@ -12,16 +14,23 @@ from metaq.ha.actions import (
     Swap,
     Wait,
 )
+from metaq.ha.decisions.electorate import change_set, is_in_force, promised_by
 from metaq.ha.decisions.membership import (
     behind_s,
     is_beating,
     is_damaged,
+    is_full,
     is_leaving,
     must_acknowledge,
 )
-from metaq.ha.group_record import NO_MASTER, GroupRecord, Member
+from metaq.ha.group_record import NO_MASTER, GroupRecord, Member, next_epoch
 from metaq.ha.settings import ReplicaMode
-from metaq.ha.view import Disk, SendGate, SwapPurpose, View
+from metaq.ha.view import Disk, Role, SendGate, SwapPurpose, View
+
+CANNOT_LEAVE: Final = (
+    "the set cannot go on without it: start it, or an empty node with its id, because a node with a new id "
+    "does not replace it"
+)
 
 
 def decide_master(view: View) -> list[Action]:
@@ -44,14 +53,45 @@ def decide_master(view: View) -> list[Action]:
     return actions or [Wait(view.now + view.settings.tick_s)]
 
 
+def is_deposed(view: View) -> bool:
+    """Whether this node is a master that must stop serving."""
+    record = view.register.record
+    return view.own.role is Role.MASTER and record is not None and bool(_deposed(view, record))
+
+
+def awaits_promises(view: View) -> bool:
+    """Whether a member that left the set must acknowledge until the others have promised the record."""
+    own, record = view.own, view.register.record
+    if own.role is not Role.MASTER or record is None or view.settings.replicas is ReplicaMode.ASYNC:
+        return False
+    return not own.required <= must_acknowledge(record, view.pending) and not is_in_force(view, record)
+
+
 def lagging(view: View, record: GroupRecord) -> frozenset[Member]:
-    """Returns the members that should not stay in the set: they are behind, leave, or have a damaged log."""
+    """Returns the members that are too far behind to stay in the set, or say that they cannot stay."""
     return frozenset(
         member
         for member in record.in_sync
         if member != view.own.member
-        and (_is_late(view, member) or is_leaving(view, member) or is_damaged(view, member))
+        and (
+            _is_late(view, member)
+            or is_leaving(view, member)
+            or is_damaged(view, member)
+            or is_full(view, member)
+        )
     )
+
+
+def cannot_leave(view: View, record: GroupRecord) -> frozenset[Member]:
+    """Returns the members that are behind and must stay, although enough others keep up: without them, an
+    older record could elect a node that lacks messages."""
+    limit_s = view.settings.behind_limit_s * 2
+    others = record.members - {view.own.member}
+    behind = frozenset(member for member in others if behind_s(view, member) >= limit_s)
+    remaining = record.members - behind
+    if not behind or not view.register.readable or len(remaining) < _min_in_sync(view, record):
+        return frozenset()
+    return behind if change_set(record, remaining, promised_by(view)) is None else frozenset()
 
 
 def _is_late(view: View, member: Member) -> bool:
@@ -102,6 +142,9 @@ def _required(view: View, record: GroupRecord, joiner: Member | None) -> list[Ac
         required = must_acknowledge(record, view.pending)
         if joiner is not None:
             required |= {joiner}
+        if awaits_promises(view):
+            # Otherwise an older record could elect one of them without anybody who knows better.
+            required |= view.own.required
     return [SetRequired(required)] if required != view.own.required else []
 
 
@@ -116,12 +159,21 @@ def _joiner(view: View, record: GroupRecord) -> Member | None:
             and member not in record.members
             and not is_leaving(view, member)
             and not is_damaged(view, member)
+            and not is_full(view, member)
+            # One that cannot read the record could never promise the next one.
+            and (record.version == 0 or member in view.register.readers)
             and not _is_late(view, member)
             and link.caught_up_at >= view.own.role_since
             and link.state_version >= view.own.state_version
+            and _with_joiner(view, record, member) is not None
         ):
             return member
     return None
+
+
+def _with_joiner(view: View, record: GroupRecord, joiner: Member) -> GroupRecord | None:
+    others = [member for member in record.in_sync if member.id != joiner.id]
+    return change_set(record, [*others, joiner], promised_by(view))
 
 
 def _swap(view: View, record: GroupRecord, joiner: Member | None) -> Swap | EndSwitch | None:
@@ -144,19 +196,19 @@ def _swap(view: View, record: GroupRecord, joiner: Member | None) -> Swap | EndS
         and view.own.beat_sent_at >= view.own.acknowledge_until
     ):
         # First a beat, which stops new candidates; then this, which stops those that have asked already.
-        return Swap(SwapPurpose.RENEW, revision, record)
+        return Swap(SwapPurpose.RENEW, revision, record.replace())
     if _should_resign(view, record):
         return Swap(SwapPurpose.RESIGN, revision, record.replace(master=NO_MASTER))
-    if (remaining := _shrunk(view, record)) is not None:
-        return Swap(SwapPurpose.SHRINK, revision, record.replace(in_sync=remaining))
+    if (shrunk := _shrunk(view, record)) is not None:
+        return Swap(SwapPurpose.SHRINK, revision, shrunk)
     if joiner is not None and view.links[joiner].flushed_end >= view.own.confirmed_end:
-        others = [member for member in record.in_sync if member.id != joiner.id]
-        return Swap(SwapPurpose.EXPAND, revision, record.replace(in_sync=[*others, joiner]))
+        expanded = _with_joiner(view, record, joiner)
+        return Swap(SwapPurpose.EXPAND, revision, expanded) if expanded is not None else None
     return None
 
 
-def _shrunk(view: View, record: GroupRecord) -> frozenset[Member] | None:
-    """Returns the set without the members that are behind, if that helps."""
+def _shrunk(view: View, record: GroupRecord) -> GroupRecord | None:
+    """Returns the record without the members that are behind, if that helps."""
     remaining = record.members - (behind := lagging(view, record))
     if not behind or len(remaining) < _min_in_sync(view, record):
         return None
@@ -164,7 +216,7 @@ def _shrunk(view: View, record: GroupRecord) -> frozenset[Member] | None:
     doubtful_s = view.settings.behind_limit_s / 2
     if any(behind_s(view, member) >= doubtful_s for member in remaining if member != view.own.member):
         return None
-    return remaining
+    return change_set(record, remaining, promised_by(view))
 
 
 def _hand_over(view: View, record: GroupRecord) -> Swap | EndSwitch | None:
@@ -178,13 +230,15 @@ def _hand_over(view: View, record: GroupRecord) -> Swap | EndSwitch | None:
         return EndSwitch(f"node {switch.target} is not in sync, so it cannot become master without losses")
     if is_damaged(view, target):
         return EndSwitch(f"the log of node {switch.target} is damaged: wait until it is repaired")
+    if is_full(view, target):
+        return EndSwitch(f"the disk of node {switch.target} is full, so it cannot take messages")
     link = view.links.get(target)
     drained = own.gate is SendGate.HOLD and own.confirmed_end == own.appended_end
     if not drained or link is None or not link.connected or not view.register.readable:
         return None
     if link.flushed_end < own.appended_end or link.state_version < own.state_version:
         return None
-    handed_over = record.replace(epoch=record.epoch + 1, master=target.id)
+    handed_over = record.replace(epoch=next_epoch(record.epoch, target.id), master=target.id)
     return Swap(SwapPurpose.HAND_OVER, view.register.revision, handed_over)
 
 
@@ -230,7 +284,7 @@ def _gate(view: View, record: GroupRecord) -> list[Action]:
 def wanted_gate(view: View, record: GroupRecord) -> tuple[SendGate, str]:
     """Returns whether to take requests that append, and why not."""
     own, settings = view.own, view.settings
-    if own.disk is not Disk.HEALTHY:
+    if not own.disk.can_serve:
         return SendGate.REFUSE, f"the disk of the master is {own.disk.value}"
     if settings.replicas is ReplicaMode.ASYNC:
         if view.now >= own.acknowledge_until:
@@ -249,6 +303,9 @@ def wanted_gate(view: View, record: GroupRecord) -> tuple[SendGate, str]:
         if behind and len(remaining) < record.min_in_sync:
             return SendGate.REFUSE, f"{len(remaining)} of at least {record.min_in_sync} nodes keep up"
         if any(behind_s(view, member) >= settings.behind_limit_s * 2 for member in behind):
+            kept = ", ".join(str(member.id) for member in sorted(cannot_leave(view, record)))
+            if kept:
+                return SendGate.REFUSE, f"node {kept} is behind, and {CANNOT_LEAVE}"
             return SendGate.REFUSE, "a node is behind and cannot be removed from the set"
     if view.switch is not None:
         return SendGate.HOLD, f"switch to node {view.switch.target}"

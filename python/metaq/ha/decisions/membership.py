@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from metaq.ha.group_record import NO_MASTER, GroupRecord, Member, NodeState
+from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, Member, NodeState
+from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, Own, PendingSwap, SeenBeat, View
-
-
-def is_acceptable(record: GroupRecord | None, promised_epoch: int, joined: bool) -> bool:
-    """Whether a record from the register may be believed.
-
-    A lower epoch than one already seen means that the register went back in time, for example to a backup.
-    """
-    if record is None:
-        return not (joined and promised_epoch > 0)
-    return record.epoch >= promised_epoch
 
 
 def is_electable(record: GroupRecord, member: Member) -> bool:
@@ -23,7 +14,7 @@ def is_electable(record: GroupRecord, member: Member) -> bool:
 
 def is_beating(view: View, seen: SeenBeat | None) -> bool:
     """Whether a node is alive and well as far as the register shows."""
-    if seen is None or seen.beat.state is NodeState.FAILED:
+    if seen is None or seen.beat.state in (NodeState.FAILED, NodeState.FULL):
         return False
     # One beat may be late by a poll, so a node is given up after two.
     limit_s = view.settings.beat_interval_s * 2 + view.settings.poll_interval_s / 2
@@ -45,6 +36,8 @@ def is_master_gone(view: View, record: GroupRecord) -> bool:
     seen = view.beats.get(record.master)
     if seen is not None and not is_electable(record, seen.beat.member):
         return True
+    if seen is not None and seen.beat.state is NodeState.FULL and _is_not_serving(view, record, seen.beat):
+        return True
     # While the register was away, nobody could beat. Only silence of a readable register counts.
     heard_at = view.register.readable_since
     if seen is not None:
@@ -52,12 +45,42 @@ def is_master_gone(view: View, record: GroupRecord) -> bool:
     return view.now - heard_at >= settings.election_after_s
 
 
+def _is_not_serving(view: View, record: GroupRecord, full: Beat) -> bool:
+    """Whether the master that the record names has a full disk and will not serve in that epoch.
+
+    A master that serves says so, even if its disk is full.
+    """
+    if full.promised_epoch >= record.epoch:
+        return True
+    # It may still take over. If it takes too long, others go first; with leases that would not be safe.
+    has_waited = view.now - view.own.role_since >= view.settings.election_after_s
+    return has_waited and view.settings.replicas is ReplicaMode.SYNC
+
+
 def can_stand(view: View, record: GroupRecord) -> bool:
     """Whether this node may ask to become master."""
     own = view.own
-    if not (view.register.readable and own.disk is Disk.HEALTHY and is_electable(record, own.member)):
+    if not (view.register.readable and own.disk.can_serve and is_electable(record, own.member)):
+        return False
+    if own.disk is Disk.FULL and others_have_room(view, record):
         return False
     return own.damaged_at is None or not others_may_be_sound(view, record)
+
+
+def others_have_room(view: View, record: GroupRecord) -> bool:
+    """Whether another member of the set lives, has room for records and may become master.
+
+    If all are full, one of them must become master all the same: only a master deletes what is old. A node
+    with a damaged log waits for one that is sound, even if that one is full.
+    """
+    for member in record.members - {view.own.member}:
+        seen = view.beats.get(member.id)
+        if seen is None or not is_beating(view, seen):
+            continue
+        may_stand = seen.beat.damaged_at is None or view.own.damaged_at is not None
+        if seen.beat.member == member and may_stand:
+            return True
+    return False
 
 
 def others_may_be_sound(view: View, record: GroupRecord) -> bool:
@@ -96,7 +119,14 @@ def behind_s(view: View, member: Member) -> float:
 def is_leaving(view: View, member: Member) -> bool:
     """Whether a node has said that it is about to stop."""
     seen = view.beats.get(member.id)
-    return seen is not None and seen.beat.member == member and seen.beat.state is NodeState.LEAVING
+    leaving = (NodeState.LEAVING, NodeState.LEFT)
+    return seen is not None and seen.beat.member == member and seen.beat.state in leaving
+
+
+def is_full(view: View, member: Member) -> bool:
+    """Whether a node has said that its disk takes no records."""
+    seen = view.beats.get(member.id)
+    return seen is not None and seen.beat.member == member and seen.beat.state is NodeState.FULL
 
 
 def must_acknowledge(record: GroupRecord, pending: PendingSwap | None) -> frozenset[Member]:

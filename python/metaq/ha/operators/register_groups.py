@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from metaq.errors import CommandError
 from metaq.ha.decisions.forced import Forced, force_master
-from metaq.ha.group_record import Beat, GroupKeys, GroupRecord, RecordInvalid
+from metaq.ha.group_record import Beat, GroupKeys, GroupRecord, Member, RecordInvalid
 from metaq.ha.register import Outcome, Register, RegisterUnavailable
 from metaq.ha.registers.etcd_gateway import KEY_ROOT
 
@@ -24,6 +25,16 @@ class RegisteredGroup:
     revision: int = 0
     beats: dict[int, Beat] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    readers: frozenset[Member] = frozenset()
+    """The nodes that read records with a version."""
+
+    @property
+    def has_older_nodes(self) -> bool:
+        """Whether a node is known that cannot read a record with a version, and the group has none yet."""
+        versions = [beat.promised_version for beat in self.beats.values()]
+        if self.record is not None:
+            versions.append(self.record.version)
+        return not any(versions) and not {beat.member for beat in self.beats.values()} <= self.readers
 
 
 async def read_groups(register: Register, cluster: str) -> dict[str, RegisteredGroup]:
@@ -38,6 +49,8 @@ async def read_groups(register: Register, cluster: str) -> dict[str, RegisteredG
             if key == keys.group:
                 group.revision = stored.revision
                 group.record = GroupRecord.decode(stored.value)
+            elif key.startswith(keys.readers):
+                group.readers |= keys.readers_in({key: stored.value})
             elif key.startswith(keys.beats):
                 beat = Beat.decode(stored.value)
                 if key != keys.beat(beat.id):
@@ -60,16 +73,22 @@ async def read_group(register: Register, cluster: str, name: str) -> RegisteredG
     return groups[name]
 
 
-def plan_force(group: RegisteredGroup, target: int) -> Forced:
-    """Returns the record that makes a node master, and what that may lose. Raises CommandError."""
+def plan_force(group: RegisteredGroup, target: int, answering: Collection[int] | None = None) -> Forced:
+    """Returns the record that makes a node master, and what that may lose. Raises CommandError.
+
+    `answering` names the nodes that run now; None: all that have a beat.
+    """
     if group.faults:
         raise CommandError(
             f"the register holds values of {group.name} that cannot be read: {group.faults[0]}",
             hint="repair or delete these keys first; force does not overwrite what it cannot read",
         )
-    if group.record is not None and group.record.master == target and len(group.record.in_sync) == 1:
+    forced = force_master(group.record, group.beats.values(), target, answering)
+    record = group.record
+    is_alone = record is not None and record.master == target and len(record.in_sync) == 1
+    if is_alone and not forced.register_fault:
         raise CommandError(f"node {target} is master of {group.name} already, and alone in the in-sync set")
-    return force_master(group.record, group.beats.values(), target)
+    return replace(forced, record=forced.record.for_older()) if group.has_older_nodes else forced
 
 
 async def write_forced(register: Register, cluster: str, group: RegisteredGroup, forced: Forced) -> None:

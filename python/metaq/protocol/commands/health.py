@@ -57,6 +57,39 @@ class Conflict(msgspec.Struct, frozen=True):
     """The different filters; `not subscribed` for members that do not subscribe to the topic."""
 
 
+class DamagedMessage(msgspec.Struct, frozen=True):
+    """A message that readers did not get because its record is damaged."""
+
+    topic: ShortText
+    queue_id: Count
+    queue_offset: Count
+    is_skipped: bool
+    """Readers have left it out. Otherwise they wait in front of it."""
+
+
+class ScrubReport(msgspec.Struct, frozen=True):
+    """The scrub of a broker's log. Its sums begin with the first scrub of the store."""
+
+    interval_ms: Count
+    """The whole log is read once in this time; 0: never."""
+    percent: Count | None = None
+    """How much of the log the pass has read that is under way; None if none is."""
+    began_ms: Count | None = None
+    completed_ms: Count | None = None
+    """When the whole log was read for the last time."""
+    damaged: Count = 0
+    """Damaged ranges of the log that the scrub has found."""
+    repaired: Count = 0
+    """Damaged ranges that were repaired from another node, whoever found them."""
+    repaired_ms: Count | None = None
+    unrepaired: Count = 0
+    """Ranges that are known to be damaged now."""
+    differs_at: Count | None = None
+    """The physical offset at which the log differs from the master's although both verify."""
+    fault: ShortText | None = None
+    """Why a part of the log cannot be read."""
+
+
 class BrokerReport(msgspec.Struct, frozen=True):
     """The health of a broker as it sees itself. Sums begin with its start."""
 
@@ -72,6 +105,9 @@ class BrokerReport(msgspec.Struct, frozen=True):
     permission: Count | None = None
     """The sum of the permissions to read (4) and to write (2)."""
     damaged_records: Count = 0
+    damaged: FixedRows[DamagedMessage] = ()
+    """The names of the first records that are not repaired yet."""
+    scrub: ScrubReport | None = None
     set_aside: Count = 0
     """Entries of the journal that could not be applied."""
     sends_over_limit: Count = 0

@@ -15,7 +15,7 @@ from metaq.protocol.ranges import Int32
 
 NodeRole = Literal["master", "replica"]
 NodeStateWord = Literal[
-    "in sync", "catching up", "waiting", "leaving", "candidate", "damaged", "failed", "gone"
+    "in sync", "catching up", "waiting", "leaving", "candidate", "damaged", "failed", "full", "gone"
 ]
 
 STATES: Final[dict[NodeStateWord, str]] = {
@@ -26,6 +26,7 @@ STATES: Final[dict[NodeStateWord, str]] = {
     "candidate": "wants to become master",
     "damaged": "has a damaged log, and repairs it from the master if it can",
     "failed": "has a disk that fails or hangs",
+    "full": "has no room on its disk, so it takes no messages",
     "gone": "does not answer",
 }
 """The words for the state of a node, and what each of them means."""
@@ -51,7 +52,13 @@ class NodeStatus(msgspec.Struct, frozen=True):
     damaged_at: _Count | None = None
     """The first physical offset at which its log is known to be damaged."""
     problem: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
-    """Why it does not follow the master, if an operator should know."""
+    """Why it does not follow the master or is not in sync, if an operator should know."""
+    register_fault: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    """Why the node refuses the record in the register; empty if it believes it."""
+    ack_ms: _Count | None = None
+    """How long it takes to acknowledge messages to its master; None without traffic."""
+    same_id: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    """The address of another node that was given the same id."""
 
 
 class GroupStatus(msgspec.Struct, frozen=True):

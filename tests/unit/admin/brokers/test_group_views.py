@@ -117,6 +117,17 @@ def test_a_register_that_lost_its_newest_state_does_not_count() -> None:
     assert status is not None and (status.epoch, status.master) == (5, 1)
 
 
+def test_a_record_that_nodes_refuse_does_not_count() -> None:
+    record = GroupRecord(epoch=5, master=1, in_sync=(ONE, TWO), min_in_sync=2)
+    seen = seen_by(1)
+    nodes = tuple(msgspec.structs.replace(node, register_fault="it went back") for node in seen.nodes)
+    refusing = msgspec.structs.replace(seen, nodes=nodes)
+    believed, refused = (combined("g", {"h:1": view}, registered(record)) for view in (seen, refusing))
+    assert believed is not None and refused is not None
+    assert (believed.in_sync, refused.in_sync) == ((1, 2), (1, 2, 3))
+    assert refused.nodes[0].register_fault == "it went back"
+
+
 def test_the_register_alone_is_enough() -> None:
     record = GroupRecord(epoch=6, master=2, in_sync=(TWO,), min_in_sync=2)
     status = combined("g", dict.fromkeys(PLACES.values(), GONE), registered(record))
@@ -135,5 +146,15 @@ def test_the_document_has_exactly_the_promised_fields() -> None:
     document = msgspec.json.decode(msgspec.json.encode(status))
     assert list(document) == ["name", "epoch", "master", "min_in_sync", "in_sync", "nodes"]
     assert list(document["nodes"][0]) == [
-        *("id", "address", "role", "state", "lag_bytes", "lag_ms", "damaged_at", "problem")
+        "id",
+        "address",
+        "role",
+        "state",
+        "lag_bytes",
+        "lag_ms",
+        "damaged_at",
+        "problem",
+        "register_fault",
+        "ack_ms",
+        "same_id",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from metaq.admin.health.findings import judge, summarize
@@ -15,6 +16,7 @@ from metaq.protocol.commands.health import (
     BrokerReport,
     CheckReport,
     Conflict,
+    DamagedMessage,
     DeadLetterCount,
 )
 from metaq.protocol.commands.replication import GroupStatus, NodeStatus
@@ -92,6 +94,23 @@ def test_every_finding_has_a_sentence_and_a_command() -> None:
         assert finding.text.endswith(".") and finding.text.count(". ") == 0 and finding.subject, finding
         assert finding.command.split()[0] in ("metaq", "timedatectl"), finding
     assert "h:2: no route to host." in next(f.text for f in found if f.kind == "broker-unreachable")
+
+
+def test_damaged_messages_are_named() -> None:
+    damaged = [DamagedMessage("t", 1, offset, False) for offset in (9, 4, 3, 5)]
+    damaged += [DamagedMessage("a", 0, 7, True)]
+    damaged += [DamagedMessage("z", queue_id, 0, True) for queue_id in range(5)]
+    report = replace_report(damaged_records=10, damaged=tuple(damaged))
+    (finding,) = judge(with_broker(report=report))
+    assert finding.text == (
+        "broker-a found 10 damaged records in its store: topic a, queue 0, offsets 7 (left out); "
+        "topic t, queue 1, offsets 3-5, 9 (readers wait); topic z, queue 0, offsets 0 (left out); "
+        "topic z, queue 1, offsets 0 (left out); topic z, queue 2, offsets 0 (left out); and 2 more queues."
+    )
+
+
+def replace_report(**changes: object) -> BrokerReport:
+    return msgspec.structs.replace(REPORT, **changes)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +191,60 @@ def test_a_damaged_log_and_what_keeps_it_from_being_repaired() -> None:
     stuck = NodeStatus(2, "h:2", "replica", "catching up", problem="its bytes differ from those of node 1")
     [found] = judge(group(node(1, "in sync"), stuck))
     assert found.text == "In broker-a, node 2 is catching up: its bytes differ from those of node 1."
+
+
+def test_a_node_that_refuses_the_register() -> None:
+    fault = "the register has version 5 (epoch 3) of the group, but this node has seen version 6 (epoch 3)"
+    refusing = msgspec.structs.replace(node(2, "in sync"), register_fault=fault)
+    [found] = judge(group(node(1, "in sync"), refusing))
+    assert (found.severity, found.kind) == ("critical", "register-refused")
+    assert found.text == f"In broker-a, node 2 refuses the record in the register: {fault}."
+    assert found.command == "metaq cluster switch broker-a --to ID --force"
+
+
+def test_the_command_for_a_node_that_is_gone_is_whole() -> None:
+    found = judge(replace(group(node(1, "in sync"), node(2, "gone")), register="etcd://e:2379"))
+    assert found[0].command == (
+        "metaq broker --name broker-a --id 2 --data DIRECTORY --listen h:2 --register etcd://e:2379 "
+        "--cluster-key KEY_FILE --namesrv 'n:1'"
+    )
+    fixed = group(node(0, "gone"), node(1, "in sync"), in_sync=(0, 1), master=0)
+    assert "--id 0 --data DIRECTORY --listen h:0 --replica-ids 1 --cluster-key" in judge(fixed)[0].command
+    fixed = group(node(0, "in sync"), node(1, "gone"), in_sync=(0, 1), master=0)
+    assert "--id 1 --data DIRECTORY --listen h:1 --master MASTER_HOST" in judge(fixed)[0].command
+
+
+def test_a_node_that_says_why_it_waits() -> None:
+    [found] = judge(
+        group(node(1, "in sync"), node(2, "in sync"), node(3, "waiting", problem="its log is foreign"))
+    )
+    assert found.text == "In broker-a, node 3 waits for a master to copy from: its log is foreign."
+
+
+def test_two_nodes_with_one_id() -> None:
+    [found] = judge(group(node(1, "in sync"), node(2, "in sync", same_id="h:9")))
+    assert (found.severity, found.kind) == ("critical", "node-id-twice")
+    assert "two nodes have the id 2: one at h:2 and one at h:9" in found.text
+
+
+def test_a_slow_replica_is_named_with_its_time() -> None:
+    def slow(*ack_ms: int | None) -> list[str]:
+        replicas = [node(2 + place, "in sync", ack_ms=one) for place, one in enumerate(ack_ms)]
+        state = group(node(1, "in sync"), *replicas, in_sync=tuple(range(1, 2 + len(ack_ms))))
+        return [finding.text for finding in judge(state)]
+
+    assert slow(2, 90) == slow(None, None) == []
+    [text] = slow(3, 412)
+    assert text == (
+        "In broker-a, node 3 holds every message up: it acknowledges after 412 ms; the others take 3 ms at "
+        "most. Look at its disk and its network."
+    )
+    assert slow(412) == [
+        "In broker-a, node 2 holds every message up: it acknowledges after 412 ms. "
+        "Look at its disk and its network."
+    ]
+    [text] = slow(200, 412)
+    assert "node 3" in text
 
 
 def test_replicas_of_an_apache_master() -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from metaq._core import Store
 from metaq.broker.replication import log_repair
-from metaq.broker.replication.log_repair import SoundBytes, compare_logs, fetch_sound_bytes
+from metaq.broker.replication.log_repair import (
+    SoundBytes,
+    VerifiedPiece,
+    compare_logs,
+    compare_pieces,
+    fetch_sound_bytes,
+)
 from metaq.ha.handshake import LinkRefused
 from metaq.ha.view import Compared, Range
 
@@ -127,3 +133,35 @@ def test_a_master_that_deleted_its_log_meanwhile_ends_the_repair(master: Log) ->
     master.data = b""
     with pytest.raises(LinkRefused, match="no longer has its log at 10"):
         fetch_sound_bytes(cast(Any, None), cast(Store, Log(b"." * 100)), [(10, 20)], FILE_BYTES)
+
+
+def pieces_of(own: Log) -> list[VerifiedPiece]:
+    return [VerifiedPiece(at, at + 500, zlib.crc32(own.data[at : at + 500])) for at in range(0, 3_000, 500)]
+
+
+def differs_at(own: Log) -> int | None:
+    return compare_pieces(cast(Any, None), cast(Store, own), pieces_of(own))
+
+
+def test_equal_pieces_need_no_verdict(master: Log) -> None:
+    assert differs_at(Log(master.data)) is None
+
+
+def test_a_piece_that_is_damaged_at_either_end_is_no_riddle(master: Log) -> None:
+    own = Log(damaged(master.data, 1_234))
+    assert differs_at(own) is None
+    assert own.known == [(1_230, 1_240)], "the node has learned of it"
+    sound = Log(master.data)
+    master.data = damaged(master.data, 700)
+    assert differs_at(sound) is None
+    assert (sound.known, master.known) == ([], [(700, 710)])
+
+
+def test_pieces_that_verify_and_differ_are_a_finding(master: Log) -> None:
+    assert differs_at(Log(master.data.replace(b"." * 3_000, b"." * 1_600 + b"," + b"." * 1_399))) == 1_500
+
+
+def test_pieces_that_the_master_has_deleted_are_passed_over(master: Log) -> None:
+    own = Log(b"," * 1_000 + master.data[1_000:])
+    master.start = 1_000
+    assert differs_at(own) is None

@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from metaq._core import Clock, LinkListener, LinkSocket, ReplicationFollower, ReplicationHub, Store
 from metaq.broker.replication import state_stream
-from metaq.broker.replication.state_stream import StateFeed, StateIntake
+from metaq.broker.replication.state_stream import Kind, StateFeed, StateIntake, StateMessage
 from metaq.journal.files import START
-from metaq.journal.journal import Journal, Point
+from metaq.journal.journal import Entry, Journal, Point
 from metaq.settings import ReplicationSettings
 from tests.support.broker_cluster import small_store
 
@@ -228,3 +229,30 @@ def test_a_real_link_that_is_read_slowly_gets_everything(tmp_path: Path) -> None
             await asyncio.to_thread(hub.stop)
 
     scenario(tmp_path, work)
+
+
+def message(kind: Kind, *entries: Entry) -> tuple[int, int, bytes]:
+    newest = entries[-1]
+    return newest.epoch, newest.version, msgspec.msgpack.encode(StateMessage(kind, list(entries)))
+
+
+def test_a_replaced_journal_is_returned_with_what_is_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        journal = Journal.open(tmp_path)
+        intake = StateIntake(journal)
+        first = [Entry(1, 1, "topics", "old", b"1"), Entry(1, 2, "topics", "kept", b"1")]
+        assert await intake.take([message(Kind.ENTRIES, *first)]) == []
+        parts = [Entry(2, 7, "topics", "kept", b"2"), Entry(2, 9, "topics", "new", b"2")]
+        behind = Entry(2, 10, "topics", "new", b"3")
+        replaced = await intake.take(
+            [
+                message(Kind.PART, parts[0]),
+                message(Kind.LAST_PART, parts[1]),
+                message(Kind.ENTRIES, behind),
+            ]
+        )
+        assert replaced == [Entry(2, 10, "topics", "old", None), parts[0], behind]
+        assert journal.point == (2, 10)
+        await journal.close()
+
+    asyncio.run(scenario())

@@ -9,6 +9,7 @@ import pytest
 
 from metaq._core import Clock, Store
 from metaq.broker.requests.replication import ReplicationRequests, _Rates
+from metaq.broker.requests.without_role import WithoutRole
 from metaq.ha.operators.group_control import GroupStatus, NodeStatus, StandAlone, SwitchRefused
 from metaq.protocol.bodies import HaStatus
 from metaq.protocol.codes import ResponseCode
@@ -165,3 +166,15 @@ def test_a_replica_names_its_master_for_mqadmin(store: Store, clock: Clock) -> N
     assert not status.master and source is not None
     assert (source.master_addr, source.activated, source.max_offset) == ("h:1", True, log_end(store))
     assert source.master_flush_offset == -1, "it is not known"
+
+
+def test_a_node_without_a_role_says_what_it_knows_of_its_group(store: Store, clock: Clock) -> None:
+    group = Group(1)
+    handlers = WithoutRole(group, ReplicationRequests(group, store, clock))
+    assert ask(handlers, GetGroupStatus())[0] == ResponseCode.SERVICE_NOT_AVAILABLE, "it knows nothing yet"
+    group.nodes = (MASTER,)
+    code, _, body = ask(handlers, GetGroupStatus())
+    assert (code, GroupStatus.decode(body)) == (ResponseCode.SUCCESS, group.status())
+    for order in (DrainBroker(), GetBrokerHaStatus()):
+        assert ask(handlers, order)[0] == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert group.orders == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from metaq.broker.state.apache_files import export_config, open_journal, read_fi
 from metaq.broker.state.offsets import OFFSETS, RESETS, offsets_in
 from metaq.errors import CommandError
 from metaq.held_file import HeldFile
-from metaq.journal.journal import Journal
+from metaq.journal.journal import Journal, JournalDamaged
 from metaq.metadata import MetadataDamaged
 from metaq.protocol.bodies import DelayOffsets
 
@@ -166,3 +167,67 @@ def test_a_version_out_of_its_range_stops_nobody(store: Path, name: str) -> None
     content = FILES[name].replace('"counter":3', f'"counter":{TOO_MUCH}')
     (store / "config" / name).write_text(content)
     assert opened(store).point == (1, 12)
+
+
+def written_store(store: Path) -> Path:
+    """Has one change after the first snapshot; returns the log of the journal."""
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        await journal.write([("topics", "extra", b"{}")])
+        await journal.write([("topics", "newest", b"{}")])
+        await journal.close()
+
+    asyncio.run(scenario())
+    return max((store / "journal").glob("*.log"))
+
+
+def flip_a_bit(log: Path) -> None:
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+
+
+def test_a_lone_broker_refuses_a_damaged_journal_and_says_what_is_lost(store: Path) -> None:
+    flip_a_bit(written_store(store))
+    with pytest.raises(JournalDamaged, match="is damaged") as refused:
+        opened(store)
+    assert "journal.mark away: topics, groups, limits, committed offsets" in refused.value.hint
+    (store / "journal").rename(store / "elsewhere")
+    with pytest.raises(JournalDamaged, match="missing or empty"):
+        opened(store)
+    (store / "journal.mark").unlink()
+    shutil.rmtree(store / "journal")
+    assert opened(store).point == (1, 12), "from the files in config/"
+
+
+def test_a_lone_broker_reports_entries_that_are_missing_at_the_end(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = written_store(store)
+    log.write_bytes(log.read_bytes()[:-4])
+    assert opened(store).point == (1, 13)
+    assert "the newest changes of topics, groups, limits and offsets are lost" in caplog.text
+
+
+def test_a_node_of_a_group_moves_a_damaged_journal_aside(store: Path) -> None:
+    """A second kill does not hide that, and the files in config/ do not take the place of the journal."""
+    flip_a_bit(written_store(store))
+    (store / "journal.mark").unlink()
+
+    async def scenario() -> Journal:
+        journal = await open_journal(store, has_peers=True)
+        await journal.close()
+        return journal
+
+    for _ in range(2):
+        journal = asyncio.run(scenario())
+        assert (journal.is_new, journal.found.is_behind) == (True, True)
+    [aside] = store.glob("journal.damaged-*")
+    assert list(aside.glob("*.log")), "the damaged files are kept"
+
+
+def test_an_exported_store_starts_without_its_journal(store: Path) -> None:
+    written_store(store)
+    asyncio.run(export_config(store))
+    assert opened(store).get("delay", "18") == b"3"

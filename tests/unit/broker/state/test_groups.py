@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +286,26 @@ def test_a_list_changes_a_group_as_it_is_now(tables: Any, request_with: Any) -> 
 
     asyncio.run(scenario())
     assert groups.get("g1") is None
+
+
+def test_a_changed_group_waits_for_the_replicas(tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        held = asyncio.Event()
+        groups: Groups = tables.groups
+        monkeypatch.setattr(groups, "_replicated", wait(held))
+        groups.put(SubscriptionGroupConfig(group_name="billing"))
+        publishing = asyncio.create_task(groups.publish(["billing"]))
+        await asyncio.sleep(0.05)
+        assert not publishing.done()
+        held.set()
+        await publishing
+        held.clear()
+        await groups.publish(())
+
+    def wait(held: asyncio.Event) -> Callable[[], Awaitable[None]]:
+        async def replicated() -> None:
+            await held.wait()
+
+        return replicated
+
+    asyncio.run(scenario())

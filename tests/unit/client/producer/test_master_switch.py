@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import metaq
+import metaq.aio
 from metaq.errors import NotDelivered, NotDurable, NotSent
 from tests.support.processes import free_port
 from tests.support.written_broker import STORED, Answer, WrittenBroker
@@ -63,6 +65,48 @@ def test_a_send_waits_until_a_master_is_elected(broker: MakeBroker, is_soon: boo
         assert send(producer, is_soon).status == "stored"
         assert time.monotonic() - begun < SWITCH_S
     assert (len(names.asked), len(new.asked)) == (0, 1)
+
+
+def test_send_soon_with_a_key_waits_until_a_master_is_elected(broker: MakeBroker) -> None:
+    new = broker(lambda _: STORED_ANSWER)
+    names = broker(lambda _: STORED_ANSWER)
+    missing = {2: new.address}
+    routes = iter([{0: new.address}, missing, missing, missing])
+    names.route = lambda: next(routes, {0: new.address})
+    with metaq.Client(names.address) as client, client.producer("g", timeout=60) as producer:
+        assert producer.send_soon("t", b"x", key="k").result().status == "stored"
+        client._portal.run(client._client._session.routes.refresh_all)
+        begun = time.monotonic()
+        assert producer.send_soon("t", b"x", key="k").result().status == "stored"
+        assert time.monotonic() - begun < SWITCH_S
+
+
+def test_send_soon_with_a_key_waits_on_the_event_loop(broker: MakeBroker) -> None:
+    new = broker(lambda _: STORED_ANSWER)
+    names = broker(lambda _: STORED_ANSWER)
+    missing = {2: new.address}
+    routes = iter([missing, missing, missing])
+    names.route = lambda: next(routes, {0: new.address})
+
+    async def scenario() -> None:
+        async with (
+            metaq.aio.Client(names.address) as client,
+            client.producer("g", timeout=60) as producer,
+        ):
+            futures = [await producer.send_soon("t", b"%d" % number, key="k") for number in range(3)]
+            assert [(await future).status for future in futures] == ["stored"] * 3
+
+    asyncio.run(scenario())
+
+
+def test_send_soon_with_a_key_gives_up_in_time(broker: MakeBroker) -> None:
+    names = broker(lambda _: STORED_ANSWER)
+    names.route = lambda: {2: f"127.0.0.1:{free_port()}"}
+    with metaq.Client(names.address) as client, client.producer("g", timeout=1.0) as producer:
+        begun = time.monotonic()
+        with pytest.raises(NotSent, match="no writable queue"):
+            producer.send_soon("t", b"x", key="k")
+        assert 0.5 < time.monotonic() - begun < SWITCH_S
 
 
 def test_an_unavailable_master_is_asked_until_the_time_is_over(broker: MakeBroker) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from metaq.ha.conducting.node_files import NodeFiles, NodeRecord
 from metaq.ha.epochs import History
+from metaq.ha.group_record import RecordPromise
 from metaq.metadata import MetadataDamaged
 
 RECORD = NodeRecord(
@@ -86,3 +90,13 @@ def test_content_that_contradicts_itself_is_refused(change: dict[str, object], w
 def test_a_newer_version_is_refused() -> None:
     with pytest.raises(ValueError, match="version is 2"):
         NodeRecord.decode(RECORD.encode().replace(b'"version":1', b'"version":2'))
+
+
+def test_a_file_of_an_older_broker_has_promised_no_record(tmp_path: Path) -> None:
+    body = json.loads(msgspec.json.encode(RECORD))
+    del body["promised_record"]
+    node = json.dumps(body).encode()
+    old = b'{"version":1,"crc32":%d,"node":%s}\n' % (zlib.crc32(node), node)
+    (tmp_path / "replication.json").write_bytes(old)
+    assert load(tmp_path) == RECORD
+    assert RECORD.promised_record == RecordPromise()

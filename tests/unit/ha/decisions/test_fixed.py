@@ -106,6 +106,14 @@ def test_a_bad_disk_closes_the_gate() -> None:
     assert decided(node, links={TWO: link(TWO)})[0].gate is SendGate.REFUSE
 
 
+def test_a_full_disk_leaves_the_refusal_to_the_store() -> None:
+    """Only a master deletes old files, so it starts and serves without room."""
+    (action,) = decided(replace(SERVING, disk=Disk.FULL), links={TWO: link(TWO)})
+    assert isinstance(action, Wait)
+    full = replace(STARTING, disk=Disk.FULL)
+    assert isinstance(decided(full, offers={TWO: Offer(HISTORY, 100)})[0], BecomeMaster)
+
+
 # ---- a replica
 
 

@@ -22,6 +22,7 @@ from metaq.ha.actions import (
 from metaq.ha.decisions import decide
 from metaq.ha.epochs import History
 from metaq.ha.group_record import Member, NodeState
+from metaq.ha.settings import HaSettings, ReplicaMode
 from metaq.ha.view import Compared, Disk, PendingSwap, Role, Source, SourceState, SwapPurpose
 from tests.support.ha_views import NOW, ONE, RECORD, beat, connected, own, view
 
@@ -67,6 +68,19 @@ def test_silence_counts_only_while_the_register_is_readable() -> None:
 def test_it_stands_if_the_master_resigned_or_lost_its_store() -> None:
     assert decided(replica(), record=RECORD.replace(master=0)) == StopFollowing()
     assert decided(replica(), beats={1: beat(Member(1, "new"))}) == StopFollowing()
+
+
+def test_it_stands_if_the_master_came_back_with_a_full_disk() -> None:
+    full = beat(ONE, state=NodeState.FULL)
+    assert decided(replica(), beats={1: full}) == StopFollowing()
+    assert isinstance(decided(replica(), beats={1: beat(ONE)}), Wait), "it serves, whatever its disk"
+    # It said so before its election.
+    elected = {1: beat(ONE, state=NodeState.FULL, promised_epoch=4)}
+    assert isinstance(decided(replica(role_since=NOW - 2.9), beats=elected), Wait)
+    assert decided(replica(role_since=NOW - 3), beats=elected) == StopFollowing()
+    leased = HaSettings(replicas=ReplicaMode.ASYNC)
+    assert isinstance(decided(replica(), beats=elected, settings=leased), Wait)
+    assert decided(replica(), beats={1: full}, settings=leased) == StopFollowing()
 
 
 @pytest.mark.parametrize("node", [replica(member=Member(2, "wiped")), replica(disk=Disk.HANGING)])

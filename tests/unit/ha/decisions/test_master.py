@@ -18,12 +18,15 @@ from metaq.ha.actions import (
     Wait,
 )
 from metaq.ha.decisions import decide
-from metaq.ha.group_record import Member, NodeState
+from metaq.ha.decisions.electorate import change_set
+from metaq.ha.decisions.master import CANNOT_LEAVE, cannot_leave
+from metaq.ha.group_record import GroupRecord, Member, NodeState
 from metaq.ha.settings import HaSettings, ReplicaMode
 from metaq.ha.view import Disk, PendingSwap, Role, SendGate, SwapPurpose, SwitchRequest
 from tests.support.ha_views import NOW, ONE, RECORD, THREE, TWO, beat, link, own, view
 
 PAIR = RECORD.replace(in_sync=(ONE, TWO))
+EXPANDED = PAIR.replace(in_sync=RECORD.in_sync)
 ASYNC = HaSettings(replicas=ReplicaMode.ASYNC)
 
 
@@ -111,7 +114,7 @@ def test_a_replica_joins_in_two_steps() -> None:
     node = master(required=PAIR.members)
     assert decided(node, record=PAIR) == [SetRequired(RECORD.members)]
     node = replace(node, required=RECORD.members)
-    assert decided(node, record=PAIR) == [Swap(SwapPurpose.EXPAND, 7, RECORD)]
+    assert decided(node, record=PAIR) == [Swap(SwapPurpose.EXPAND, 7, EXPANDED)]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ def test_a_replica_without_the_newest_state_does_not_join() -> None:
 
 
 def test_the_union_must_acknowledge_until_the_outcome_is_certain() -> None:
-    pending = PendingSwap(SwapPurpose.EXPAND, 7, RECORD, in_flight=True)
+    pending = PendingSwap(SwapPurpose.EXPAND, 7, EXPANDED, in_flight=True)
     node = master(required=RECORD.members)
     assert decided(node, record=PAIR, pending=pending) == []
     assert decided(master(required=PAIR.members), record=PAIR, pending=pending) == [
@@ -142,8 +145,10 @@ def test_the_union_must_acknowledge_until_the_outcome_is_certain() -> None:
     ]
     # No answer came: ask again at the same revision, and keep the union.
     unknown = replace(pending, in_flight=False)
-    assert decided(node, record=PAIR, pending=unknown) == [Swap(SwapPurpose.EXPAND, 7, RECORD)]
-    assert decided(node, record=PAIR, links={TWO: link(TWO)}) == [SetRequired(PAIR.members)]
+    assert decided(node, record=PAIR, pending=unknown) == [Swap(SwapPurpose.EXPAND, 7, EXPANDED)]
+    beats = {member.id: beat(member, promised_version=PAIR.version) for member in (ONE, TWO, THREE)}
+    links = {TWO: link(TWO)}
+    assert decided(node, record=PAIR, links=links, beats=beats) == [SetRequired(PAIR.members)]
 
 
 def test_a_new_incarnation_replaces_the_old_one() -> None:
@@ -151,7 +156,8 @@ def test_a_new_incarnation_replaces_the_old_one() -> None:
     links = {TWO: link(TWO, connected=False, behind_s=9), wiped: link(wiped)}
     union = PAIR.members | {wiped}
     actions = decided(master(required=union, gate=SendGate.REFUSE), record=PAIR, links=links)
-    assert actions == [Swap(SwapPurpose.EXPAND, 7, PAIR.replace(in_sync=(ONE, wiped)))]
+    replaced = PAIR.replace(in_sync=(ONE, wiped)).with_voters((ONE, wiped, THREE), RECORD.members)
+    assert actions == [Swap(SwapPurpose.EXPAND, 7, replaced)]
 
 
 def test_without_the_register_it_goes_on_and_changes_nothing() -> None:
@@ -162,6 +168,27 @@ def test_without_the_register_it_goes_on_and_changes_nothing() -> None:
         SendGate.REFUSE,
         "a node is behind and cannot be removed from the set",
     )
+
+
+def test_a_member_that_must_stay_is_named() -> None:
+    # Node 2 of a pair dies, and node 3 joins: only node 1 knows that the voters changed.
+    joined = replaced(PAIR.with_voters(PAIR.in_sync, ()), in_sync=RECORD.in_sync)
+    links = {TWO: link(TWO, behind_s=9), THREE: link(THREE)}
+    promised = {1: joined.version, 2: joined.version - 1, 3: joined.version}
+    beats = {member.id: beat(member, promised_version=promised[member.id]) for member in RECORD.in_sync}
+    (action,) = decided(master(), record=joined, links=links, beats=beats)
+    assert (action.gate, action.reason) == (SendGate.REFUSE, f"node 2 is behind, and {CANNOT_LEAVE}")
+    assert cannot_leave(view(master(), record=joined, links=links, beats=beats), joined) == {TWO}
+    beats[2] = beat(Member(2, "new"))
+    assert not cannot_leave(view(master(), record=joined, links=links, beats=beats), joined)
+    assert not cannot_leave(view(master(), links=links), RECORD), "it leaves by a swap"
+
+
+def replaced(record: GroupRecord, in_sync: tuple[Member, ...]) -> GroupRecord:
+    """Returns the record after a join."""
+    changed = change_set(record, in_sync, lambda member: record.version)
+    assert changed is not None
+    return changed
 
 
 def test_it_accepts_again_when_all_keep_up() -> None:
@@ -185,6 +212,7 @@ def test_it_resigns_when_others_could_acknowledge() -> None:
     assert decided(replace(node, progress_at=NOW - 10), links={}) == resign
     assert decided(master(disk=Disk.HANGING, gate=SendGate.REFUSE)) == resign
     assert decided(master(disk=Disk.FAILED))[0].gate is SendGate.REFUSE
+    assert decided(master(disk=Disk.FULL)) == resign
 
 
 @pytest.mark.parametrize(
@@ -194,11 +222,34 @@ def test_it_resigns_when_others_could_acknowledge() -> None:
         {2: beat(TWO)},
         {2: beat(TWO), 3: beat(THREE, age_s=10)},
         {2: beat(TWO), 3: beat(THREE, state=NodeState.FAILED)},
+        {2: beat(TWO), 3: beat(THREE, state=NodeState.FULL)},
     ],
 )
 def test_it_stays_when_too_few_others_live(beats: Any) -> None:
     node = master(progress_at=NOW - 30, gate=SendGate.REFUSE)
     assert decided(node, links=CUT_OFF, beats=beats) == []
+
+
+FULL_THREE = {1: beat(ONE), 2: beat(TWO), 3: beat(THREE, state=NodeState.FULL)}
+
+
+def test_a_replica_whose_disk_is_full_leaves_the_set_and_stays_out() -> None:
+    shrunk = [Swap(SwapPurpose.SHRINK, 7, PAIR)]
+    assert decided(master(), beats=FULL_THREE) == shrunk
+    assert decided(master(required=PAIR.members), record=PAIR, beats=FULL_THREE) == []
+    (action,) = decided(master(gate=SendGate.HOLD), beats=FULL_THREE, switch=switching(3))
+    assert action == EndSwitch("the disk of node 3 is full, so it cannot take messages")
+
+
+def test_a_full_master_that_nobody_can_replace_leaves_the_refusal_to_its_store() -> None:
+    """It still takes requests that make room, such as the deletion of a topic."""
+    full = {member.id: beat(member, state=NodeState.FULL) for member in (TWO, THREE)}
+    node = master(disk=Disk.FULL, required=RECORD.members)
+    late = {member: link(member, behind_s=1.5) for member in (TWO, THREE)}
+    (action,) = decided(node, beats=full, links=late)
+    assert action == SetGate(SendGate.REFUSE, "1 of at least 2 nodes keep up")
+    node, links = replace(node, required=PAIR.members), {TWO: link(TWO)}
+    assert decided(node, record=PAIR, beats={2: beat(TWO)}, links=links) == []
 
 
 # ---- planned switch
@@ -212,13 +263,13 @@ def test_a_switch_drains_then_hands_over() -> None:
     (action,) = decided(master(), switch=switching())
     assert action.gate is SendGate.HOLD
     node = master(gate=SendGate.HOLD)
-    handed_over = RECORD.replace(epoch=6, master=2)
+    handed_over = RECORD.replace(epoch=1002, master=2)
     assert decided(node, switch=switching()) == [Swap(SwapPurpose.HAND_OVER, 7, handed_over)]
     assert decided(replace(node, confirmed_end=90), switch=switching()) == []
     links = {TWO: link(TWO, flushed_end=90), THREE: link(THREE)}
     assert decided(node, switch=switching(), links=links) == []
     done = decided(node, switch=switching(), record=handed_over)
-    assert done == [EndSwitch(), StepDown("node 2 is master of epoch 6")]
+    assert done == [EndSwitch(), StepDown("node 2 is master of epoch 1002")]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +314,7 @@ def test_a_lease_that_ended_needs_a_beat_and_a_swap() -> None:
     node = master(required=frozenset((ONE,)), gate=SendGate.REFUSE, acknowledge_until=NOW - 1)
     assert decided(replace(node, beat_sent_at=NOW - 3), settings=ASYNC) == []
     fresh = replace(node, beat_sent_at=NOW - 0.1)
-    assert decided(fresh, settings=ASYNC) == [Swap(SwapPurpose.RENEW, 7, RECORD)]
+    assert decided(fresh, settings=ASYNC) == [Swap(SwapPurpose.RENEW, 7, RECORD.replace())]
     renewed = replace(fresh, renewed_at=NOW - 0.05)
     assert decided(renewed, settings=ASYNC) == [AcknowledgeUntil(NOW + 1.9)]
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from metaq.ha.decisions.fixed import FixedView
+from metaq.ha.decisions.master import CANNOT_LEAVE
 from metaq.ha.group_record import Member, NodeState
 from metaq.ha.operators.group_control import StandAlone
 from metaq.ha.operators.group_status import fixed_status, group_status, register_status
@@ -32,6 +33,17 @@ def test_a_master_knows_how_far_everybody_is() -> None:
     assert nodes(status)[1] == NodeStatus(1, ADDRESS, "master", "in sync", 0, 0)
     assert nodes(status)[2] == NodeStatus(2, "", "replica", "in sync", 0, 0)
     assert nodes(status)[3] == NodeStatus(3, "", "replica", "in sync", 40, 700)
+
+
+def test_a_master_says_why_the_set_keeps_a_dead_member() -> None:
+    joined = msgspec.structs.replace(RECORD, version=2, voters_before=(ONE, TWO), voters_since=2)
+    beats = {ONE.id: beat(ONE), TWO.id: beat(TWO, age_s=9, promised_version=1)}
+    links = {TWO: link(TWO, behind_s=9, connected=False), THREE: link(THREE)}
+    seen = view(own(Role.MASTER, ONE), record=joined, links=links, beats=beats)
+    found = nodes(group_status("g", seen, ADDRESS))
+    assert (found[2].problem, found[3].problem) == (CANNOT_LEAVE, "")
+    beats[TWO.id] = beat(TWO, age_s=9, promised_version=2)
+    assert nodes(group_status("g", replace(seen, beats=beats), ADDRESS))[2].problem == ""
 
 
 def test_a_lost_link_keeps_its_lag_and_grows_older() -> None:
@@ -72,6 +84,16 @@ def test_the_words_for_a_node() -> None:
     )
     status = group_status("g", resigned, "")
     assert (status.master, nodes(status)[2].state, nodes(status)[3].state) == (0, "failed", "waiting")
+
+
+def test_a_node_whose_disk_is_full_says_so() -> None:
+    beats = {1: beat(ONE), 2: beat(TWO, state=NodeState.FULL), 3: beat(THREE)}
+    for seen in (
+        view(own(Role.REPLICA, TWO, disk=Disk.FULL), beats=beats),
+        view(own(Role.MASTER, ONE, disk=Disk.FULL), beats=beats),
+    ):
+        status = group_status("g", seen, "")
+        assert [node.state for node in status.nodes] == ["in sync", "full", "in sync"]
 
 
 def test_nobody_is_gone_while_the_register_was_away() -> None:
@@ -126,6 +148,12 @@ def test_a_fixed_master_shows_its_damage() -> None:
     damaged = own(Role.MASTER, ONE, damaged_at=40)
     found = fixed_status("g", fixed(damaged, links={TWO: link(TWO)}), ADDRESS, "").nodes[0]
     assert (found.state, found.damaged_at) == ("damaged", 40)
+
+
+def test_a_fixed_master_knows_how_long_its_replicas_take() -> None:
+    links = {TWO: link(TWO, ack_ms=412)}
+    replica = fixed_status("g", fixed(own(Role.MASTER, ONE), links=links), ADDRESS, "").nodes[1]
+    assert (replica.ack_ms, replica.damaged_at) == (412, None)
 
 
 def fixed(node: Own, **fields: Any) -> FixedView:
@@ -190,3 +218,30 @@ def test_a_status_survives_the_wire() -> None:
 def test_a_broker_alone_is_its_own_group() -> None:
     status = StandAlone("broker-a", ADDRESS).status()
     assert status.node(status.master) == NodeStatus(0, ADDRESS, "master", "in sync", 0, 0)
+
+
+def test_a_node_that_was_drained_is_not_missed_when_it_has_stopped() -> None:
+    pair = RECORD.replace(in_sync=(ONE, TWO))
+    beats = {1: beat(ONE), 2: beat(TWO), 3: beat(THREE, state=NodeState.LEFT)}
+    stopping = view(own(Role.MASTER, ONE), record=pair, beats=beats, links={})
+    assert nodes(group_status("g", stopping, ""))[3].state == "leaving"
+    for age_s, state in [(60.0, NodeState.LEFT), (60.0, NodeState.LEAVING)]:
+        stopped = replace(stopping, beats={**beats, 3: beat(THREE, state=state, age_s=age_s)})
+        is_listed = 3 in nodes(group_status("g", stopped, ""))
+        assert is_listed == (state is NodeState.LEAVING), "one that was only stopped is missed"
+    member = replace(stopping, register=replace(stopping.register, record=RECORD))
+    silent = replace(member, beats={**beats, 3: beat(THREE, state=NodeState.LEFT, age_s=60.0)})
+    assert nodes(group_status("g", silent, ""))[3].state == "gone", "it is still in the set"
+    known = [seen.beat for seen in beats.values()]
+    assert [node.id for node in register_status("g", pair, known).nodes] == [1, 2]
+    assert [node.id for node in register_status("g", RECORD, known).nodes] == [1, 2, 3]
+
+
+def test_a_node_says_why_it_waits_and_who_has_its_id() -> None:
+    record = RECORD.replace(in_sync=(ONE, THREE))
+    waiting = view(own(Role.REPLICA, TWO), record=record)
+    found = nodes(group_status("g", waiting, "h:2", reason="its log is foreign", same_id="h:9"))[2]
+    assert (found.problem, found.same_id) == ("its log is foreign", "h:9")
+    assert nodes(group_status("g", waiting, "h:2", reason="following"))[2].problem == ""
+    in_sync = view(own(Role.REPLICA, TWO))
+    assert nodes(group_status("g", in_sync, "h:2", reason="its log is foreign"))[2].problem == ""

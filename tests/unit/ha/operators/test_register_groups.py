@@ -67,7 +67,7 @@ def test_a_forced_record_is_written_once() -> None:
         register = MemoryRegister(store)
         group = await read_group(register, CLUSTER, "broker-a")
         forced = plan_force(group, 2)
-        assert (forced.record.master, forced.record.epoch, forced.bytes_lost_max) == (2, 6, 100)
+        assert (forced.record.master, forced.record.epoch, forced.bytes_lost_max) == (2, 1002, 100)
         await write_forced(register, CLUSTER, group, forced)
         assert GroupRecord.decode(store.values[KEYS.group].value) == forced.record
         with pytest.raises(CommandError, match="master of broker-a already"):

@@ -20,7 +20,7 @@ fn entry(wake_ms: i64, physical_offset: i64) -> TimerEntry {
 }
 
 fn open(directory: &Path, begin: i64, end: i64) -> (TimerLog, TimerStart) {
-    TimerLog::open(Arc::new(SystemDisk), directory.join("timer"), begin, end, START_MS).unwrap()
+    TimerLog::open(Arc::new(SystemDisk), directory.join("timer"), begin, end, START_MS, None).unwrap()
 }
 
 fn places(entries: &[TimerEntry]) -> Vec<i64> {
@@ -75,9 +75,79 @@ fn a_checkpoint_is_exact_and_what_comes_behind_it_is_cut() {
     log.write_all().unwrap();
     drop(log);
     let (mut log, start) = open(directory.path(), 0, 200);
-    assert_eq!(start, TimerStart { queue_offset: 100, rebuild: None, is_mark_exact: true });
+    assert_eq!(start, TimerStart { queue_offset: 100, rebuild: None, is_mark_exact: true, new_from: 200 });
     assert_eq!((log.pending(), log.needed_from()), (79, Some(21)));
     assert_eq!(drain(&mut log, START_MS + 500_000), (21..100).collect::<Vec<_>>());
+}
+
+/// Opens the log of a node that goes on where another one stopped.
+fn open_after(directory: &Path, end: i64, progress: TimerProgress) -> (TimerLog, TimerStart) {
+    let (disk, path) = (Arc::new(SystemDisk), directory.join("timer"));
+    TimerLog::open(disk, path, 0, end, START_MS + 900_000, Some(progress)).unwrap()
+}
+
+#[test]
+fn a_node_without_a_checkpoint_goes_on_exactly_where_another_one_stopped() {
+    let directory = TempDir::new().unwrap();
+    let done = entry(START_MS + 20_000, 20).position();
+    let (log, start) = open_after(directory.path(), 100, TimerProgress { done, queue_offset: 60 });
+    assert_eq!((log.done(), start.is_mark_exact, start.new_from), (done, true, 60));
+    assert!(start.rebuild.is_some());
+    drop(log);
+    let other = TempDir::new().unwrap();
+    let (log, start) = open_after(other.path(), 100, TimerProgress { done, queue_offset: 101 });
+    assert_eq!((log.done(), start.is_mark_exact), (TimerPosition::before(START_MS + 900_000), false));
+}
+
+#[test]
+fn a_node_that_delivered_long_ago_leaves_out_what_another_one_has_done_since() {
+    let directory = TempDir::new().unwrap();
+    let (mut log, _) = open(directory.path(), 0, 0);
+    for place in 0..100 {
+        log.add(entry(START_MS + place * 1_000, place), place).unwrap();
+    }
+    log.set_queue_offset(100);
+    drain(&mut log, START_MS + 20_500);
+    let stopped_at = log.progress().unwrap();
+    assert_eq!(
+        stopped_at,
+        TimerProgress { done: entry(START_MS + 20_000, 20).position(), queue_offset: 100 }
+    );
+    log.save().unwrap();
+    drop(log);
+    // The other one has read 150 records and has done those that were due in 40 s.
+    let progress = TimerProgress { done: entry(START_MS + 40_000, 40).position(), queue_offset: 150 };
+    let (mut log, start) = open_after(directory.path(), 160, progress);
+    assert_eq!((start.queue_offset, start.rebuild), (100, None));
+    for (place, due_ms) in [(120, 30_000), (130, 50_500), (155, 30_500)] {
+        log.add(entry(START_MS + due_ms, place), place).unwrap();
+    }
+    log.set_queue_offset(160);
+    let left: Vec<i64> = (41..=50).chain([130]).chain(51..100).collect();
+    assert_eq!(drain(&mut log, START_MS + 40_500), [155], "it came late, and nobody has done it");
+    assert_eq!(drain(&mut log, START_MS + 500_000), left);
+    drop(log);
+    // One that is older than what the node has done by itself changes nothing.
+    let (log, _) = open_after(directory.path(), 160, stopped_at);
+    assert!(log.done() >= stopped_at.done);
+}
+
+#[test]
+fn progress_is_unknown_while_a_late_entry_waits_also_after_a_start() {
+    let directory = TempDir::new().unwrap();
+    let (mut log, _) = open(directory.path(), 0, 0);
+    log.add(entry(START_MS + 1_000, 1), 0).unwrap();
+    drain(&mut log, START_MS + 1_000);
+    assert!(log.progress().is_some());
+    log.add(entry(START_MS + 500, 2), 1).unwrap();
+    log.set_queue_offset(2);
+    assert_eq!(log.progress(), None);
+    log.save().unwrap();
+    drop(log);
+    let (mut log, _) = open(directory.path(), 0, 2);
+    assert_eq!(log.progress(), None);
+    assert_eq!(drain(&mut log, START_MS + 2_000), [2]);
+    assert!(log.progress().is_some());
 }
 
 #[test]
@@ -207,7 +277,7 @@ fn a_mark_counts_after_a_kill_but_not_after_a_restart_of_the_machine() {
         let directory = TempDir::new().unwrap();
         let disk = Arc::new(FaultyDisk::new());
         let path = directory.path().join("timer");
-        let (mut log, _) = TimerLog::open(disk.clone(), path.clone(), 0, 0, START_MS).unwrap();
+        let (mut log, _) = TimerLog::open(disk.clone(), path.clone(), 0, 0, START_MS, None).unwrap();
         for place in 0..6 {
             log.add(entry(START_MS + 1_000 * place, place), place).unwrap();
         }
@@ -220,7 +290,7 @@ fn a_mark_counts_after_a_kill_but_not_after_a_restart_of_the_machine() {
         if is_rebooted {
             disk.set_boot_id([9; 16]);
         }
-        let (mut log, start) = TimerLog::open(disk, path, 0, 6, START_MS).unwrap();
+        let (mut log, start) = TimerLog::open(disk, path, 0, 6, START_MS, None).unwrap();
         assert_eq!(start.queue_offset, 0);
         for place in 0..6 {
             log.add(entry(START_MS + 1_000 * place, place), place).unwrap();
@@ -234,7 +304,7 @@ fn a_disk_that_fails_loses_nothing() {
     let directory = TempDir::new().unwrap();
     let disk = Arc::new(FaultyDisk::new());
     let path = directory.path().join("timer");
-    let (mut log, _) = TimerLog::open(disk.clone(), path.clone(), 0, 0, START_MS).unwrap();
+    let (mut log, _) = TimerLog::open(disk.clone(), path.clone(), 0, 0, START_MS, None).unwrap();
     log.add(entry(START_MS + 70_000, 1), 0).unwrap();
     for call in [Call::Create, Call::Write, Call::SyncData, Call::Rename, Call::SyncDirectory] {
         disk.fail(call, "timer", std::io::ErrorKind::StorageFull);
@@ -247,7 +317,7 @@ fn a_disk_that_fails_loses_nothing() {
     assert_eq!(places(&log.due(START_MS + 70_000, 10).unwrap()), [1]);
     log.save().unwrap();
     drop(log);
-    let (mut log, start) = TimerLog::open(disk, path, 0, 0, START_MS).unwrap();
+    let (mut log, start) = TimerLog::open(disk, path, 0, 0, START_MS, None).unwrap();
     assert_eq!((start.rebuild, drain(&mut log, START_MS + 70_000)), (None, vec![1]));
 }
 
