@@ -122,7 +122,7 @@ def check_delayed(records: Iterable[Raw], delayed: Sequence[Delayed], due_before
 
 
 def check_transactions(records: Iterable[Raw], memory: Memory, committed: int, undone: int) -> list[str]:
-    """The first so many transactions are there once, and those that were rolled back are not."""
+    """Committed transactions are there once, and those that were rolled back are not."""
     times = Counter(raw.body for raw in records)
     found = []
     for body in memory.committed[:committed]:
