@@ -3,7 +3,6 @@
 //! A listener lives as long as its process. The broker plane that answers its hot requests ([`crate::plane`]) may come
 //! and go meanwhile: each pass over a connection's frames loads the attached plane once and works with that one.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::ops::Range;
@@ -28,6 +27,7 @@ use crate::net::counts::{Counts, ListenerFigures};
 use crate::net::crossing::{Crossing, CrossingLimits, Event};
 use crate::net::crowds::{Crowd, Crowds, Places};
 use crate::net::held_appends::HeldAppends;
+use crate::net::making_way;
 use crate::net::memory::{Memory, PeerMemory};
 use crate::net::newcomers::Newcomers;
 use crate::net::output::Body;
@@ -44,11 +44,8 @@ const OLD_PORT_BELOW: u16 = 2;
 const PORT_PAIR_TRIES: usize = 64;
 /// A connection is asked once or twice to give its buffers back after it has been silent for this long.
 const QUIET_MS: Range<u64> = 1_000..1_000 + 2 * CARE_INTERVAL.as_millis() as u64;
-/// A frame of this size that has been arriving for this long comes from a peer that trickles it.
-const TRICKLE_BYTES: usize = 256 * 1024;
-const TRICKLE_MS: u64 = 1_000;
-/// A peer that has had answers to read for this long makes room for a long frame of another one.
-const UNREAD_MS: u64 = 1_000;
+/// The same while memory is scarce.
+const SCARCE_QUIET_MS: Range<u64> = 100..QUIET_MS.end;
 /// The least time between two looks for the worst peers while the budget is nearly used up.
 const CUT_PAUSE: Duration = Duration::from_millis(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -422,29 +419,25 @@ impl Shared {
 }
 
 impl Shared {
-    /// Closes peers until the budget has some room again: first those that do not read their answers, then those that
-    /// use most. Peers that trickle a long frame are closed before that, because others wait for their memory. For a
-    /// long frame that waits, only peers that do not read their answers are closed.
+    /// Closes peers until the budget has some room again, in the order of [`making_way`]. Peers that trickle a long frame are
+    /// closed before that, because others wait for their memory. For a long frame that waits, only peers that do not read
+    /// their answers are closed.
     fn cut_worst(&self) {
         let wanted = self.memory.take_wanted();
         if wanted == 0 && !self.memory.is_scarce() {
             return;
         }
-        let mut peers = self.peers();
-        // Peers with less than half of an equal share are not to blame.
-        let share = self.memory.bytes_max() / (2 * peers.len().max(1));
-        peers.retain(|peer| peer.memory.used() > share);
-        for peer in peers.iter().filter(|peer| is_trickling(peer)) {
+        let peers = making_way::in_order(self.peers(), self.memory.bytes_max());
+        for peer in peers.iter().filter(|peer| making_way::is_trickling(peer)) {
             self.cut(peer, "sends a frame too slowly");
         }
         // The memory of a peer that is closing is on its way back already.
-        let (closing, mut peers): (Vec<_>, Vec<_>) = peers.into_iter().partition(|peer| peer.is_closing());
+        let (closing, peers): (Vec<_>, Vec<_>) = peers.into_iter().partition(|peer| peer.is_closing());
         let mut freed: usize = closing.iter().map(|peer| peer.memory.used()).sum();
-        peers.sort_by_cached_key(|peer| Reverse((does_not_read(peer), peer.is_behind(), peer.memory.used())));
         let excess = self.memory.excess();
         let lacking = self.memory.lacking(wanted).max(excess);
         for peer in &peers {
-            if freed >= if does_not_read(peer) { lacking } else { excess } {
+            if freed >= if making_way::does_not_read(peer) { lacking } else { excess } {
                 return;
             }
             freed += peer.memory.used();
@@ -465,17 +458,6 @@ impl Shared {
             )
         });
     }
-}
-
-/// Whether the peer takes its time with a long frame. One that does not read is not read from, so it may look like that.
-fn is_trickling(peer: &Peer) -> bool {
-    !peer.is_behind()
-        && peer.memory.used() > TRICKLE_BYTES
-        && peer.partial_for_ms().is_some_and(|ms| ms > TRICKLE_MS)
-}
-
-fn does_not_read(peer: &Peer) -> bool {
-    peer.behind_for_ms().is_some_and(|ms| ms > UNREAD_MS)
 }
 
 /// Waits until no pass over requests uses the plane, which has been replaced.
@@ -516,6 +498,7 @@ async fn take_care(shared: Arc<Shared>) {
         let flush_timeout_ms =
             shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.flush_timeout_ms);
         let crowds = shared.crowds();
+        let quiet_ms = if shared.memory.is_scarce() { SCARCE_QUIET_MS } else { QUIET_MS };
         for peer in shared.peers.lock().values() {
             let slow_frame = peer.partial_for_ms().is_some_and(|ms| ms > shared.settings.frame_deadline_ms);
             let is_silent = !peer.has_spoken() && peer.now_ms() > shared.settings.first_frame_deadline_ms;
@@ -525,7 +508,7 @@ async fn take_care(shared: Arc<Shared>) {
                 peer.close();
             } else if peer.unconfirmed_for_ms().is_some_and(|ms| ms > flush_timeout_ms) {
                 peer.wake();
-            } else if QUIET_MS.contains(&peer.idle_ms()) {
+            } else if quiet_ms.contains(&peer.idle_ms()) {
                 peer.mark_quiet();
             }
         }

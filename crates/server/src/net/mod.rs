@@ -20,6 +20,7 @@ mod crowds;
 pub(crate) mod group_memory;
 pub(crate) mod held_appends;
 pub(crate) mod listener;
+pub(crate) mod making_way;
 pub(crate) mod memory;
 pub(crate) mod newcomers;
 pub(crate) mod output;

@@ -167,6 +167,21 @@ fn the_budget_of_all_connections_holds_and_those_that_do_not_read_are_cut() {
 }
 
 #[test]
+fn connections_that_come_at_once_do_not_fill_the_budget_with_empty_buffers() {
+    let plane = Plane::with(|setup| setup.server.memory_bytes_max = 4 << 20);
+    // Each has a buffer for one read, and the budget has room for 64 of these.
+    let mut clients: Vec<Client> = (0..90).map(|_| plane.connect()).collect();
+    for client in &mut clients {
+        client.put("one message");
+    }
+    for client in &mut clients {
+        client.put("and another one");
+    }
+    let figures = plane.counts();
+    assert_eq!((figures.connections_cut, figures.connections), (0, 90), "{figures:?}");
+}
+
+#[test]
 fn not_even_the_first_answer_to_a_peer_exceeds_the_budget() {
     let plane = Plane::with(|setup| setup.server.memory_bytes_max = 4 << 20);
     let (mut small, mut large) = (plane.connect(), plane.connect());
