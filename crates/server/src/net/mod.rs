@@ -5,7 +5,7 @@
 //! through `crossing`. `answers` holds the answers of a connection, those that wait for the store included; `output` is
 //! the buffer that one system call writes. `peer` is a connection as other threads see it, with a mailbox for answers
 //! that they post; `counts` are its figures. `memory` counts the bytes that are kept for it, and `group_memory` those that are
-//! kept for a group. `newcomers` knows the connections that have sent nothing yet, `crowds` where places are scarce, and
+//! kept for a group; `making_way` knows which connections are closed when they are too many. `newcomers` knows the connections that have sent nothing yet, `crowds` where places are scarce, and
 //! `by_network` how many of a kind of places each address has. `held_appends` keeps requests back while the master moves,
 //! `relay` passes them on to it.
 //!
