@@ -28,16 +28,25 @@ from bench.clients.task import READ_COUNT
 from bench.clients.workloads import CLIENT_WORKLOADS
 from bench.console import console
 from bench.page_cache import filled_page_cache
+from bench.scrub import scrub
 from bench.servers import Options
 from bench.switch import switch
 from bench.workloads import WORKLOADS as BROKER_WORKLOADS
-from bench.workloads import Plan, say
+from bench.workloads import Plan, checksums, say
 from metaq.dev.plan import find_etcd
 from metaq.errors import CommandError
 from tests.support.apache import VERSION, apache_classpath
 from tests.support.maven import REPOSITORY_ROOT
 
-WORKLOADS = {**BROKER_WORKLOADS, **CLIENT_WORKLOADS, "binlog": binlog, "switch": switch, "console": console}
+WORKLOADS = {
+    **BROKER_WORKLOADS,
+    **CLIENT_WORKLOADS,
+    "binlog": binlog,
+    "switch": switch,
+    "console": console,
+    "scrub": scrub,
+    "checksums": checksums,
+}
 _PEER_CLIENTS = ("confluent-kafka", "aiokafka", "pyspark")
 _ROUND_S_MIN = 13
 """A tool needs ten seconds for its first report, and a few to start."""

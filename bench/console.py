@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from bench.servers import READY_TIMEOUT_S, ready_line
-from bench.switch import percentile
+from bench.single_sends import single_sends
 from bench.workloads import Outcome, Plan, say
 from tests.support.console_links import console_links
 from tests.support.many_topics import group, topic, write_files
-from tests.support.plain_client import SUCCESS, PlainClient, send
 from tests.support.processes import Child
 from tests.support.visitor import TIMEOUT_S, Visitor
 
 VIEWERS = 10
 PAGES = ("/", "/topics", "/groups", "/dead-letters", "/cluster", f"/topics/{topic(7)}", f"/groups/{group(7)}")
-SEND_INTERVAL_S = 0.002
 SIDES = {"ten viewers": VIEWERS, "no viewer": 0}
-BODY = b"x" * 128
 
 
 def console(plan: Plan) -> Outcome:
@@ -41,11 +37,11 @@ def console(plan: Plan) -> Outcome:
         ready = json.loads(child.wait_for(ready_line, READY_TIMEOUT_S, "METAQ_READY line"))
         visitor = Visitor(ready["console"])
         visitor.follow(console_links(ready).viewer)
-        _sends(ready["broker"], plan.client_warmup_s)
+        single_sends(ready["broker"], topic(0), plan.client_warmup_s)
         for number in range(1, plan.rounds + 1):
             for side, viewers in SIDES.items():
                 with _watching(visitor, viewers) as shown:
-                    figures = _sends(ready["broker"], plan.round_s)
+                    figures = single_sends(ready["broker"], topic(0), plan.round_s)
                 outcome.add(side, figures)
                 say(
                     f"console  round {number} {side:<12} p50 {figures['p50_ms']:6.3f} ms, "
@@ -54,19 +50,6 @@ def console(plan: Plan) -> Outcome:
     finally:
         child.stop(timeout_s=60)
     return outcome
-
-
-def _sends(broker: str, seconds: float) -> dict[str, float]:
-    """Sends at a steady pace, and returns the percentiles of the times."""
-    times_ms: list[float] = []
-    until = time.monotonic() + seconds
-    with PlainClient(broker) as client:
-        while time.monotonic() < until:
-            began = time.perf_counter()
-            assert send(client, topic(0), 0, BODY).code == SUCCESS
-            times_ms.append((time.perf_counter() - began) * 1000)
-            time.sleep(SEND_INTERVAL_S)
-    return {"p50_ms": percentile(times_ms, 50), "p99_ms": percentile(times_ms, 99)}
 
 
 @contextmanager

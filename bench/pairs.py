@@ -51,6 +51,9 @@ class Pair(BrokerUnderTest):
 class MetaqPair(Pair):
     """`metaq broker` twice, with fixed roles and `replicas=sync`, and a name server."""
 
+    arguments: tuple[str, ...] = ()
+    """More arguments for both."""
+
     def __init__(self, name: str, home: Path, options: Options) -> None:
         self.name = name
         self.store = home / "master"
@@ -65,6 +68,7 @@ class MetaqPair(Pair):
             shared = (
                 *("--name", "broker-a", "--listen", "127.0.0.1:0", "--replication-listen", "127.0.0.1:0"),
                 *("--namesrv", self.nameserver, "--flush", options.flush, "--replicas", "sync"),
+                *self.arguments,
             )
             master, self.pid = self._start(
                 *("broker", "master", *shared, "--id", "0", "--replica-ids", "1"),
@@ -90,6 +94,12 @@ class MetaqPair(Pair):
 
     def stop(self) -> None:
         self._started.close()
+
+
+class MetaqPairWithoutChecksums(MetaqPair):
+    """The same, and its records have a checksum of their bodies alone."""
+
+    arguments = ("--set", "record_checksums=false")
 
 
 class ApachePair(Pair):

@@ -58,6 +58,8 @@ _GOALS = {
     ("switch", "switched_max_s"): "≤ 1 s",
     ("switch", "switched_errors"): "0",
     ("console", "p99_ms"): "1 ×",
+    ("checksums", "per_second"): "≥ 0.97 ×",
+    ("scrub", "p99_ms"): "≤ 1.1 ×",
     ("client-send", "p50_ms"): "≤ 0.3 ms",
     ("client-send", "p99_ms"): "≤ 2 ms",
 }

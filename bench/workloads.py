@@ -73,6 +73,7 @@ _KINDS: dict[str, Callable[[str, Path, Options], BrokerUnderTest]] = {
     "apache": servers.ApacheBroker,
     "nothing": servers.Nothing,
     "metaq-pair": pairs.MetaqPair,
+    "metaq-pair-without-checksums": pairs.MetaqPairWithoutChecksums,
     "apache-pair": pairs.ApachePair,
 }
 _PAIRS = {"metaq-pair": "metaq-pair", "rocketmq-pair": "apache-pair", "metaq alone": "metaq"}
@@ -101,6 +102,12 @@ def consumer(plan: Plan) -> Outcome:
 def replicated(plan: Plan) -> Outcome:
     """The work of `producer`; both nodes of a pair hold a message before it is answered."""
     return _alternate(plan, "replicated", tools.PRODUCER, _PAIRS)
+
+
+def checksums(plan: Plan) -> Outcome:
+    """The same work of our pair, with the checksum of all bytes in each record and without it."""
+    kinds = {"metaq-pair": "metaq-pair", "no checksums": "metaq-pair-without-checksums"}
+    return _alternate(plan, "checksums", tools.PRODUCER, kinds)
 
 
 def start(plan: Plan) -> Outcome:
