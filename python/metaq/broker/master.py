@@ -114,7 +114,10 @@ class Master:
             self.apache_slaves.start()
         self.state.load()
         if node.group is not None:
-            self.state.offsets.advance(node.group.kept_offsets.take())
+            kept = node.group.kept_offsets
+            self.state.offsets.advance(kept.take())
+            await self.state.offsets.persist()
+            await kept.save()
         recall_key = await load_recall_key(node.journal)
         if recall_key is not None:
             self.plane.set_recall_key(recall_key)
