@@ -26,7 +26,7 @@ use crate::replicate::{ReplicationSettings, StatePosition, join_soon};
 const CONFIRMED_INTERVAL: Duration = Duration::from_millis(10);
 /// A pin moves when it is at least this far behind.
 const PIN_STEP_BYTES: i64 = 1 << 20;
-/// A node that was silent for too long must be heard for so many beats before it counts as a follower again.
+/// Beats for which a node must be heard after too long a silence, before it counts as a follower again.
 const SETTLE_BEATS: u32 = 2;
 const READ_BUFFER_BYTES: usize = 16 << 10;
 

@@ -35,6 +35,8 @@ from metaq.protocol.errors import Refused
 _log = logging.getLogger(__name__)
 
 REPLICA_INTERVAL_S = 0.25
+SAVE_INTERVAL_S = 0.5
+"""How often the offsets that a replica keeps for its master are written."""
 STOP_SWITCH_S = 3.0
 """How long a master that stops tries to hand its mastership over."""
 LEAVE_S = 3.0
@@ -70,6 +72,7 @@ class Group:
         self._caring: asyncio.Task[None] | None = None
         config = Path(broker.options.store.directory) / "config"
         self.kept_offsets = OffsetMerge(config / FILE_NAME if self.has_fixed_roles else None)
+        self._save_at = 0.0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Is done when a drained broker may stop; has an exception if it can no longer take part."""
 
@@ -297,10 +300,15 @@ class Group:
         if not is_new or (is_following and link is not None and link.is_caught_up):
             await replica.announce()
         self.kept_offsets.keep(await asyncio.to_thread(replica.state.offsets.take_kept))
-        await self.kept_offsets.save()
+        await self._save_kept_offsets()
         if self.kept_offsets and is_following and link is not None:
             await self.kept_offsets.send(link.client_address)
+
+    async def _save_kept_offsets(self) -> None:
+        """Not at every look, because there may be many."""
+        if self._clock.now() >= self._save_at:
             await self.kept_offsets.save()
+            self._save_at = self._clock.now() + SAVE_INTERVAL_S
 
     # ---- what operators ask
 

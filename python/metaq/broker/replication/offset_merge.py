@@ -42,22 +42,22 @@ class OffsetMerge:
         """Reads and writes the file `path`, if there is one. Raises OSError."""
         self._path = path
         self._kept: dict[Place, int] = _read(path) if path is not None else {}
-        self._written = dict(self._kept)
+        self._is_changed = False
+        """Since the last save."""
         self._writing = asyncio.Lock()
         self._complaint = ""
 
     async def save(self) -> None:
         """Writes what has changed to the file, if there is one. The next call tries again what failed."""
         async with self._writing:
-            if self._path is None or self._kept == self._written:
+            if self._path is None or not self._is_changed:
                 return
-            kept = dict(self._kept)
+            self._is_changed = False
             try:
-                await asyncio.to_thread(replace_file, self._path, _encoded(kept))
+                await asyncio.to_thread(_write, self._path, dict(self._kept))
             except OSError as error:
+                self._is_changed = True
                 self._complain(f"{self._path} cannot be written: {error}")
-                return
-            self._written = kept
 
     def all(self) -> list[tuple[str, str, int, int]]:
         """Returns everything: (group, topic, queue, offset)."""
@@ -67,12 +67,15 @@ class OffsetMerge:
         """Notes offsets that were committed here: (group, topic, queue, offset)."""
         for group, topic, queue_id, committed_offset in offsets:
             place = (group, topic, queue_id)
-            self._kept[place] = max(committed_offset, self._kept.get(place, 0))
+            if committed_offset > self._kept.get(place, -1):
+                self._kept[place] = committed_offset
+                self._is_changed = True
 
     def take(self) -> list[tuple[str, str, int, int]]:
         """Returns everything and keeps nothing: this node has become the master."""
         kept = self.all()
         self._kept = {}
+        self._is_changed = True
         return kept
 
     def __bool__(self) -> bool:
@@ -97,6 +100,7 @@ class OffsetMerge:
                 # A later one may have come meanwhile.
                 if self._kept.get(place) == committed_offset:
                     del self._kept[place]
+                    self._is_changed = True
             self._complaint = ""
         except MetaqError as error:
             self._complain(str(error))
@@ -109,9 +113,9 @@ class OffsetMerge:
             _log.warning("offsets that were committed here are not safe yet: %s", complaint)
 
 
-def _encoded(kept: dict[Place, int]) -> bytes:
+def _write(path: Path, kept: dict[Place, int]) -> None:
     body = msgspec.json.encode([(*place, committed_offset) for place, committed_offset in kept.items()])
-    return b"%08x\n" % zlib.crc32(body) + body
+    replace_file(path, b"%08x\n" % zlib.crc32(body) + body)
 
 
 def _read(path: Path) -> dict[Place, int]:

@@ -59,7 +59,7 @@ def _is_stream_silent(view: View, record: GroupRecord) -> bool:
         or source.heard_at is None
     ):
         return False
-    # What came during a pause of this node has not been read yet.
+    # After a pause of its own, this node reads late what the master sent in time.
     return view.now - max(source.heard_at, view.own.awake_since) >= settings.hung_after_s
 
 
