@@ -356,7 +356,8 @@ class BrokerPlane:
     As replica it serves pulls and questions about offsets from its own copy of the log, as far as the master
     has confirmed it. It appends and delivers nothing. Sends, ends of transactions and committed offsets go to
     the master (`Listener.set_relay`). Without a master, sends and ends of transactions are refused with
-    SERVICE_NOT_AVAILABLE, and committed offsets stay in this plane's table, where they only move forward."""
+    SERVICE_NOT_AVAILABLE. Committed offsets stay in this plane's table, where they only move forward. They
+    are answered with success only if the settings say that this replica stands in for its master."""
 
     def __new__(
         cls,
@@ -429,6 +430,11 @@ class BrokerPlane:
         progress."""
     def advance_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None:
         """Commits an offset unless a later one is committed or a reset is under way."""
+    def take_kept_offsets(self) -> list[tuple[str, dict[int, int]]]:
+        """Takes the offsets (`topic@group`, queue → offset) that this replica took without a master. What
+        `assign_offset` set meanwhile did not change them."""
+    def keep_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None:
+        """Commits an offset at a replica that has no master, unless a later one is committed."""
     def watch_signs(self, queues: list[tuple[str, str, int]]) -> None:
         """Watches whether anybody reads these queues (group, topic, queue) from now on."""
     def take_silent(self, queues: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:

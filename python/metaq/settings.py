@@ -152,6 +152,9 @@ class ReplicationSettings:
     """A peer that was silent for this long is gone."""
     chunk_bytes: int = MIB
     """The most bytes of the log in one frame, unless a single record is larger."""
+    followed_ms: int | None = None
+    """A node that must hold records counts as a follower for this long after it was heard. None if no other
+    node can become master."""
     catch_up_bytes_per_second: int = 0
     """A limit for replicas that nobody waits for; 0 means none."""
     state_bytes_max: int = 64 * MIB
@@ -217,6 +220,9 @@ class BrokerSettings:
     """The id under which this broker is known while it is a replica."""
     slave_read: bool = True
     """Whether consumers that are far behind are sent to a replica, if the group has one."""
+    stands_in: bool = False
+    """Whether a replica answers commits with success while its master is away, because no other node becomes
+    master. It keeps the offsets on its disk."""
     in_memory_percent: int = 40
     """The share of the machine's memory in which the newest messages are expected. A consumer that reads
     older ones is far behind."""

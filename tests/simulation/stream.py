@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from metaq.ha.epochs import History
@@ -73,6 +73,7 @@ class SimNode(DamagedLog):
         self.offers: dict[Connection, tuple[Member, Offer]] = {}
         self._attempt = 0
         self._master_contact_at = 0.0
+        self._heard_at: float | None = None
         self._following_epoch = 0
         self._waiting: deque[tuple[int, int, Reply]] = deque()
         self._held: list[tuple[int, Reply]] = []
@@ -113,10 +114,13 @@ class SimNode(DamagedLog):
             disk=self._health(),
             links=links,
             offers=dict(self.offers.values()),
-            source=self.source,
+            source=self._heard_source(),
             peer_epoch=self.peer_epoch,
             damaged_at=self.damaged_at(),
         )
+
+    def _heard_source(self) -> Source | None:
+        return replace(self.source, heard_at=self._heard_at) if self.source is not None else None
 
     def _health(self) -> DiskHealth:
         if self._failed:
@@ -148,6 +152,7 @@ class SimNode(DamagedLog):
         self.world.oracle.took_role(self.host.name, self.disk.log())
         self._following_epoch = epoch
         self.source = Source(master_id, epoch, SourceState.CONNECTING)
+        self._heard_at = None
         self._connect()
 
     async def become_master(self, epoch: int, required: frozenset[Member]) -> None:
@@ -325,7 +330,7 @@ class SimNode(DamagedLog):
     def _from_master(self, connection: Connection, message: tuple[Any, ...]) -> None:
         if connection is not self._to_master or self.source is None:
             return
-        self._master_contact_at = self.host.now()
+        self._master_contact_at = self._heard_at = self.host.now()
         kind, *values = message
         if kind == "log":
             self._receive_log(*values)

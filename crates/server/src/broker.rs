@@ -102,6 +102,7 @@ impl Broker {
                 Arc::clone(&visible_end),
                 Arc::clone(&signs),
                 is_replica,
+                settings.stands_in,
             ),
             sends: Sender::new(
                 Arc::clone(&store),

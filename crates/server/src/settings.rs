@@ -60,6 +60,9 @@ pub struct BrokerSettings {
     pub metrics_pairs_max: usize,
     /// Queues of these pairs of which is known how far they were handed out.
     pub metrics_queues_max: usize,
+    /// A replica takes the place of its master for consumers while that is away: no other node will. It keeps committed
+    /// offsets on its own disk.
+    pub stands_in: bool,
     pub offsets: OffsetLimits,
     pub limits: LimitSettings,
     pub pull: PullSettings,

@@ -112,6 +112,18 @@ impl Store {
         self.shared.gate.lift(Refusal::Fenced);
     }
 
+    /// Says that replicas follow this store, and until when those that must are known to, in milliseconds of
+    /// CLOCK_BOOTTIME; None if nobody must.
+    pub fn note_followed(&self, deadline_ms: Option<i64>) {
+        self.shared.gate.note_followed(deadline_ms);
+    }
+
+    /// Refuses if another node may be master, or if too few replicas follow: they would not get what is not in the
+    /// log. A store without replicas never refuses.
+    pub fn check_followed(&self) -> Result<(), StoreError> {
+        self.shared.gate.check_followed()
+    }
+
     /// How far the log is on this disk.
     pub fn flushed_offset(&self) -> i64 {
         self.shared.log.progress.flushed()

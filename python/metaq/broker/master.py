@@ -19,6 +19,7 @@ from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.background.vanished_owners import VanishedOwners
 from metaq.broker.node import Node
 from metaq.broker.replication.apache_slaves import ApacheSlaves
+from metaq.broker.replication.offset_merge import OffsetMerge
 from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.requests.health import HealthParts, HealthRequests
@@ -114,7 +115,7 @@ class Master:
             self.apache_slaves.start()
         self.state.load()
         if node.group is not None:
-            self.state.offsets.advance(node.group.kept_offsets.take())
+            await self._take_kept_offsets(node.group.kept_offsets)
         recall_key = await load_recall_key(node.journal)
         if recall_key is not None:
             self.plane.set_recall_key(recall_key)
@@ -128,6 +129,14 @@ class Master:
         await node.pump.hand_over(OperatorGate(self.handlers, node.options.operator_requests))
         undo.push_async_callback(node.functions.stop)
         node.functions.start(self.plane)
+
+    async def _take_kept_offsets(self, kept: OffsetMerge) -> None:
+        """Takes over what was committed at this node while it was a replica without a master."""
+        if taken := kept.take():
+            self.state.offsets.advance(taken)
+            # The journal must have them before the file of a fixed role forgets them.
+            await self.state.offsets.persist()
+            await kept.save()
 
     async def announce(self) -> None:
         """Registers with the name servers, so that clients come, and starts the regular work."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Final
 
 from metaq._core import BrokerPlane
@@ -113,7 +114,8 @@ class Replica:
         self._is_announced = False
         self._leaves = True
         self.broker_id = node.group.broker_id
-        self.plane = BrokerPlane(node.listener, node.store, node.options.broker, is_replica=True)
+        settings = replace(node.options.broker, stands_in=node.group.has_fixed_roles)
+        self.plane = BrokerPlane(node.listener, node.store, settings, is_replica=True)
         self.state = BrokerState(node, self.plane, self._announce_topics)
         self.admin = Admin(
             AdminParts(
@@ -160,6 +162,8 @@ class Replica:
         undo, node = self._undo, self._node
         undo.callback(self.state.policy.stop)
         self.state.load()
+        assert node.group is not None
+        self.state.offsets.show_kept(node.group.kept_offsets.all())
         self.plane.set_permission(self.admin.permission)
         self.state.policy.send_all()
         undo.callback(node.journal.observe(self._follow))
@@ -187,7 +191,8 @@ class Replica:
         await undo.aclose()
         if (group := self._node.group) is not None:
             # Commits since the group last looked at them.
-            group.kept_offsets.keep(await asyncio.to_thread(self.state.offsets.kept_beyond_master))
+            group.kept_offsets.keep(await asyncio.to_thread(self.state.offsets.take_kept))
+            await group.kept_offsets.save()
 
     def consumers_changed(self, group: ConsumerGroup, change: Change) -> None:
         """Reacts to changed members or subscriptions of a group."""

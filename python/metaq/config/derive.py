@@ -71,7 +71,7 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
     return BrokerOptions(
         broker=BrokerSettings(
             store_host=join_endpoint(_advertised_host(config, server.host), server.port),
-            **_fields(config, BrokerSettings, without={"store_host"}),
+            **_fields(config, BrokerSettings, without={"store_host", "stands_in"}),
         ),
         server=server,
         store=store_settings(config),

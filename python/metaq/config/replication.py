@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KEY_BYTES_MIN = 16
 KEY_BYTES_MAX = 4096
+BEAT_INTERVAL_S_MAX = 1.0
 
 
 def replication_options(
@@ -58,7 +59,11 @@ def replication_options(
         fixed=None if register is not None else FixedRoles(master, replica_ids),
         key=key,
         ha=_ha_settings(config),
-        link=ReplicationSettings(catch_up_bytes_per_second=config["catch_up_bytes_per_second"]),
+        link=ReplicationSettings(
+            catch_up_bytes_per_second=config["catch_up_bytes_per_second"],
+            # By then, a master that lives has removed a silent replica from the set or refuses messages.
+            followed_ms=None if register is None else int(config["behind_limit_s"] * 2000),
+        ),
         state_timeout_s=config["state_timeout_s"],
         relay_s=config["relay_s"],
     )
@@ -155,12 +160,17 @@ def _key(path: str | None) -> bytes:
 def _ha_settings(config: Config) -> HaSettings:
     from metaq.ha.settings import HaSettings, ReplicaMode
 
-    election_after_s = config["election_after_s"]
+    election_after_s, hung_after_s = config["election_after_s"], config["hung_after_s"]
+    if config.is_default("hung_after_s"):
+        hung_after_s = min(hung_after_s, election_after_s)
     try:
         return HaSettings(
             replicas=ReplicaMode(config["replicas"]),
             min_in_sync=config["min_in_sync"],
+            # A shorter time needs more beats, or a late one would replace the master.
+            beat_interval_s=min(BEAT_INTERVAL_S_MAX, election_after_s / 3, hung_after_s / 2),
             behind_limit_s=config["behind_limit_s"],
+            hung_after_s=hung_after_s,
             election_after_s=election_after_s,
             resign_after_s=max(3.0, 2 * config["behind_limit_s"]),
             async_lease_s=election_after_s * 2 / 3,

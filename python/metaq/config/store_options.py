@@ -72,7 +72,13 @@ REPLICATION = section(
         "election_after_s",
         Seconds(0.5, 300),
         3.0,
-        "A master that shows no sign of life for this time is replaced.",
+        "A master whose beat in the register stopped for this time is replaced, whatever else it does.",
+    ),
+    (
+        "hung_after_s",
+        Seconds(0.5, 300),
+        2.0,
+        "A master is replaced after this time without a beat and without a byte to its replicas; sync only.",
     ),
     (
         "catch_up_bytes_per_second",

@@ -33,6 +33,10 @@ class HaSettings:
     """A member this far behind leaves the in-sync set."""
     election_after_s: float = 3.0
     """A master without a beat for this long is replaced."""
+    hung_after_s: float = 2.0
+    """A master without a beat for this long is replaced if its stream was silent for as long. Both end when a
+    process or a machine hangs; a busy one is seldom that late with both. `replicas=async` has leases, so
+    there only `election_after_s` counts."""
     refused_for_s: float = 0.1
     """A master whose port refuses connections for this long is replaced at once."""
     settle_s: float = 0.25
@@ -54,6 +58,15 @@ class HaSettings:
         if self.replicas is ReplicaMode.ASYNC and self.async_lease_s >= self.election_after_s:
             raise ValueError(
                 "async_lease_s must be less than election_after_s, or two masters could acknowledge"
+            )
+        if self.election_after_s < self.beat_interval_s * 2:
+            raise ValueError(
+                "election_after_s must be at least twice beat_interval_s, or one late beat replaces a master"
+            )
+        if not self.beat_interval_s * 1.5 <= self.hung_after_s <= self.election_after_s:
+            raise ValueError(
+                "hung_after_s must be at least 1.5 times beat_interval_s, or one late beat counts as a "
+                "hanging master, and at most election_after_s"
             )
         if self.behind_limit_s >= self.resign_after_s:
             raise ValueError(

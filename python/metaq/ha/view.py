@@ -173,6 +173,8 @@ class Source:
     log_end: int = 0
     compared: Compared | None = None
     """The last comparison of both logs on this connection."""
+    heard_at: float | None = None
+    """When the master last sent something; None if it never has since this node follows it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from metaq.broker.replication.offset_merge import FILE_NAME
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
 from tests.support.broker_cluster import connected, started_nameserver
@@ -71,6 +72,45 @@ def test_readers_go_on_without_the_master_and_their_offsets_reach_it(tmp_path: P
                     return reply.code == 0 and reply.header(QueueOffset).queue_offset == 7
 
             await until(committed, 60, "the offset of the replica at the master")
+
+    run(scenario)
+
+
+def test_an_offset_that_a_replica_took_outlives_its_restart(tmp_path: Path) -> None:
+    """The replica has answered with success, and the master has never heard of it."""
+    place = {"consumer_group": "g", "topic": "orders", "queue_id": 0}
+
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            BrokerGroup(tmp_path, nameserver.address, ids=PAIR) as group,
+        ):
+            await group.start()
+            master = await group.master()
+            async with connected(master.address) as client:
+                for number in range(10):
+                    await client.send("orders", b"%d" % number)
+                await client.heartbeat("g", "orders")
+                (await client.connection.call(UpdateConsumerOffset(**place, commit_offset=3))).check()
+            replica = group.running[1]
+            await until(lambda: replica.store.confirmed_offset() == master.store.end_offset())
+            await group.stop(0)
+            async with connected(replica.address) as reader:
+                (await reader.connection.call(UpdateConsumerOffset(**place, commit_offset=7))).check()
+            await group.stop(1)
+            await group.start(1)
+
+            async def has_it(node: int) -> bool:
+                async with connected(group.running[node].address) as client:
+                    reply = await client.connection.call(QueryConsumerOffset(**place))
+                    return reply.code == 0 and reply.header(QueueOffset).queue_offset == 7
+
+            await until(lambda: has_it(1), 60, "the offset at the replica, which has restarted")
+            await group.start(0)
+            await group.master()
+            await until(lambda: has_it(0), 60, "the offset of the replica at the master")
+            kept = group.directory_of(1) / "config" / FILE_NAME
+            await until(lambda: kept.read_bytes().endswith(b"[]"), 60, "nothing is kept twice")
 
     run(scenario)
 

@@ -40,6 +40,18 @@ def stop_the_master(world: World) -> None:
 
 
 @scenario(2)
+def replace_a_hung_master_within_a_try(world: World) -> None:
+    """Another master acknowledges before a client's first try of three seconds is over."""
+    old = master_of(world)
+    world.run(world.rng.random())
+    old.freeze()
+    until_new_master(world, old, 3.0)
+    world.run(6)
+    old.thaw()
+    world.run(2)
+
+
+@scenario(2)
 def stop_any_node_briefly(world: World) -> None:
     """Nodes stand still for less than the time of an election."""
     elections = world.oracle.elections

@@ -15,7 +15,7 @@ from metaq.config.options import OPTIONS
 DERIVED = {
     "store": {"delay_levels_ms", "directory", "replicated"},
     "server": {"host", "port", "also_old_port"},
-    "broker": {"store_host"},
+    "broker": {"store_host", "stands_in"},
     "nameserver": {"answer_bytes_max"},
 }
 TYPES: dict[type, type] = {Bytes: int, Number: int, Flag: bool, Seconds: float, Text: str, Choice: str}

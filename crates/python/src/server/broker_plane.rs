@@ -177,6 +177,16 @@ impl BrokerPlane {
         self.inner.broker.offsets.advance(group, topic, queue_id, committed_offset);
     }
 
+    /// Offsets that a replica took without its master: `topic@group`, queue and offset.
+    fn take_kept_offsets(&self) -> Vec<(String, BTreeMap<i32, i64>)> {
+        self.inner.broker.offsets.take_kept()
+    }
+
+    /// As a commit at a replica without a master.
+    fn keep_offset(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
+        self.inner.broker.offsets.keep(group, topic, queue_id, committed_offset);
+    }
+
     fn reset_offset(&self, py: Python<'_>, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
         let broker = &self.inner.broker;
         enter_infallible(py, || broker.pulls.reset_offset(group, topic, queue_id, queue_offset));

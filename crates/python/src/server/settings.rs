@@ -12,6 +12,7 @@ pub struct ReplicationSettings {
     beat_interval_ms: u64,
     silence_ms_max: u64,
     chunk_bytes: usize,
+    followed_ms: Option<u64>,
     catch_up_bytes_per_second: u64,
     state_bytes_max: usize,
 }
@@ -22,6 +23,7 @@ impl From<ReplicationSettings> for metaq_server::ReplicationSettings {
             beat_interval: std::time::Duration::from_millis(from.beat_interval_ms),
             silence_max: std::time::Duration::from_millis(from.silence_ms_max.max(1)),
             chunk_bytes: from.chunk_bytes,
+            followed_for: from.followed_ms.map(std::time::Duration::from_millis),
             catch_up_bytes_per_second: from.catch_up_bytes_per_second,
             state_bytes_max: from.state_bytes_max,
         }
@@ -178,6 +180,7 @@ pub struct BrokerSettings {
     pull_examined_bytes_max: u64,
     subscription_tags_max: usize,
     slave_read: bool,
+    stands_in: bool,
     in_memory_percent: u64,
     id: i64,
     transaction_timeout_ms: i64,
@@ -211,6 +214,7 @@ impl BrokerSettings {
             flush_timeout_ms: self.flush_timeout_ms,
             metrics_pairs_max: self.metrics_series_max,
             metrics_queues_max: self.metrics_queues_max,
+            stands_in: self.stands_in,
             offsets: metaq_server::OffsetLimits {
                 pairs_max: self.committed_pairs_max,
                 places_max: self.committed_offsets_max,

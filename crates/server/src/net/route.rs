@@ -279,7 +279,7 @@ impl Shared {
     }
 
     /// Serves reads from the replica's own copy and relays the rest to the master. Without a master, committed offsets
-    /// wait in the replica's own table.
+    /// wait in the replica's own table, and only one that stands in for its master answers them with success.
     fn answer_on_replica(
         &self,
         broker: &Arc<Broker>,

@@ -192,7 +192,7 @@ impl Puller {
         }
         let (group, topic) = (&header.consumer_group, &header.topic);
         if self.is_replica {
-            self.offsets.advance(group, topic, header.queue_id, committed_offset);
+            self.offsets.keep(group, topic, header.queue_id, committed_offset);
         } else {
             let by = Committer { peer: peer.id, network: peer.network };
             let _ignored = self.offsets.commit(group, topic, header.queue_id, committed_offset, by);

@@ -26,6 +26,7 @@ pub struct OffsetRequests {
     visible_end: Arc<VisibleEnd>,
     signs: Arc<SignsOfLife>,
     is_replica: bool,
+    stands_in: bool,
 }
 
 impl OffsetRequests {
@@ -36,8 +37,9 @@ impl OffsetRequests {
         visible_end: Arc<VisibleEnd>,
         signs: Arc<SignsOfLife>,
         is_replica: bool,
+        stands_in: bool,
     ) -> Self {
-        OffsetRequests { store, policy, offsets, visible_end, signs, is_replica }
+        OffsetRequests { store, policy, offsets, visible_end, signs, is_replica, stands_in }
     }
 
     pub fn handle(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
@@ -98,6 +100,28 @@ impl OffsetRequests {
             .is_some_and(|topic| (0..topic.read_queues.max(topic.write_queues)).contains(&queue_id))
     }
 
+    /// Takes a commit while there is no master.
+    fn keep(
+        &self,
+        ask: &Ask<'_>,
+        group: &str,
+        topic: &str,
+        queue_id: i32,
+        committed_offset: i64,
+        answers: &mut Answers,
+    ) -> Outcome {
+        let has_room = self.offsets.keep(group, topic, queue_id, committed_offset);
+        if !self.stands_in {
+            return unsafe_commit(ask, "this broker is a replica and knows no master now", answers);
+        }
+        if !has_room {
+            let remark =
+                "there are as many committed offsets as there may be; ask the operator of the broker";
+            return ask.refuse(answers, response_code::SYSTEM_BUSY, remark);
+        }
+        ask.done(answers)
+    }
+
     fn update_committed(&self, ask: &Ask<'_>, header: &QueueHeader<'_>, answers: &mut Answers) -> Outcome {
         let group = header.consumer_group.as_deref().unwrap_or_default();
         let policy = self.policy.read();
@@ -120,13 +144,15 @@ impl OffsetRequests {
         }
         self.signs.note(group, &header.topic, queue_id);
         if self.is_replica {
-            self.offsets.advance(group, &header.topic, queue_id, committed_offset);
-            return ask.done(answers);
+            return self.keep(ask, group, &header.topic, queue_id, committed_offset, answers);
         }
         let end = || self.visible_end.check(&header.topic, queue_id, committed_offset);
         let by = Committer { peer: ask.peer.id, network: ask.peer.network };
         match self.offsets.commit_within(group, &header.topic, queue_id, committed_offset, by, end) {
-            Ok(true) => ask.done(answers),
+            Ok(true) => match self.store.check_followed() {
+                Ok(()) => ask.done(answers),
+                Err(error) => unsafe_commit(ask, &error.to_string(), answers),
+            },
             Ok(false) => ask.done_with(answers, PREVIOUSLY_RESET),
             Err(CommitFault::Full(full)) => {
                 ask.refuse(answers, response_code::SYSTEM_BUSY, &full.to_string())
@@ -140,6 +166,12 @@ impl OffsetRequests {
             }
         }
     }
+}
+
+/// Refuses a commit that is kept, but may be lost: clients commit again, and that does no harm.
+fn unsafe_commit(ask: &Ask<'_>, reason: &str, answers: &mut Answers) -> Outcome {
+    let remark = format!("[REPLICAS] this offset may be lost, so commit it again later: {reason}");
+    ask.refuse(answers, response_code::SERVICE_NOT_AVAILABLE, &remark)
 }
 
 /// Why no client may commit an offset of that queue; None if one may.

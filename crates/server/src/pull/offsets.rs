@@ -113,6 +113,9 @@ struct Table {
     changed: Vec<String>,
     /// The part of them that is being taken.
     taking: Vec<String>,
+    /// Offsets that a replica took without its master, the highest of each queue, until Python takes them. The master's
+    /// offsets do not overwrite them.
+    kept: HashMap<String, Queues, RandomState>,
     /// Offsets that clients at one address have added since the start.
     added_by: HashMap<NameKey, Extent, RandomState>,
     topics_of_group: HashMap<String, OfGroup, RandomState>,
@@ -303,17 +306,32 @@ impl Offsets {
         Some(true)
     }
 
-    /// Commits an offset unless a later one is committed. For a replica, whose master may know a later one, and for a
-    /// new master that takes over what was committed to it as a replica.
-    pub fn advance(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
+    /// Commits an offset at a replica that has no master, unless a later one is committed. Python takes it, to commit it
+    /// at the master. Returns false if there is no room for it.
+    pub fn keep(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) -> bool {
         let key = key(group, topic);
         let mut table = self.table.write();
+        table.advance(&key, queue_id, committed_offset);
         let known = table.committed.get(&key).and_then(|committed| committed.queues.get(&queue_id));
-        let is_later = known.is_none_or(|known| known.committed_offset < committed_offset);
-        let has_room = || table.check_room(table.new_extent(&key, queue_id)).is_ok();
-        if is_later && !table.is_reset(&key, queue_id) && has_room() {
-            table.put(&key, queue_id, committed_offset);
+        if known.is_none() {
+            return false;
         }
+        if known.is_some_and(|known| known.committed_offset == committed_offset) {
+            let kept = table.kept.entry(key).or_default().entry(queue_id).or_insert(committed_offset);
+            *kept = committed_offset.max(*kept);
+        }
+        true
+    }
+
+    /// Takes the offsets that were kept without a master.
+    pub fn take_kept(&self) -> Vec<(String, Queues)> {
+        mem::take(&mut self.table.write().kept).into_iter().collect()
+    }
+
+    /// Commits an offset unless a later one is committed, as a new master that takes over what was committed to it as a
+    /// replica.
+    pub fn advance(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
+        self.table.write().advance(&key(group, topic), queue_id, committed_offset);
     }
 
     /// Whether a reset or a copy may set the offsets of these queues of a group, by topic. Ask for all of them before the
@@ -513,6 +531,15 @@ impl Table {
         self.resets.get(key).is_some_and(|queues| queues.contains_key(&queue_id))
     }
 
+    fn advance(&mut self, key: &str, queue_id: i32, committed_offset: i64) {
+        let known = self.committed.get(key).and_then(|committed| committed.queues.get(&queue_id));
+        let is_later = known.is_none_or(|known| known.committed_offset < committed_offset);
+        let has_room = || self.check_room(self.new_extent(key, queue_id)).is_ok();
+        if is_later && !self.is_reset(key, queue_id) && has_room() {
+            self.put(key, queue_id, committed_offset);
+        }
+    }
+
     fn put(&mut self, key: &str, queue_id: i32, committed_offset: i64) {
         self.put_seen(key, queue_id, committed_offset, None);
     }
@@ -601,6 +628,7 @@ impl Table {
         let key = key(group, topic);
         let Some(removed) = self.committed.remove(&key) else { return 0 };
         self.places -= removed.queues.len();
+        self.kept.remove(&key);
         let resets = self.resets.remove(&key).map_or(0, |queues| queues.len());
         self.changed.push(key);
         if let Some(of_group) = self.topics_of_group.get_mut(group) {

@@ -13,11 +13,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use metaq_store::Store;
+use metaq_store::{Store, boot_time_ms};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::notice::Notice;
 use crate::replicate::ack_times::AckTimes;
+use crate::replicate::followers::Followers;
 use crate::replicate::frame::{BodyLimits, Frame, bad};
 use crate::replicate::{ReplicationSettings, StatePosition, join_soon};
 
@@ -25,6 +26,8 @@ use crate::replicate::{ReplicationSettings, StatePosition, join_soon};
 const CONFIRMED_INTERVAL: Duration = Duration::from_millis(10);
 /// A pin moves when it is at least this far behind.
 const PIN_STEP_BYTES: i64 = 1 << 20;
+/// Beats for which a node must be heard after too long a silence, before it counts as a follower again.
+const SETTLE_BEATS: u32 = 2;
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
 /// All links of one lifetime as master, which has one epoch.
@@ -47,10 +50,11 @@ struct Shared {
 }
 
 /// The nodes that must hold a record, and the offset that each node holds.
-#[derive(Default)]
 struct Rule {
     required: Vec<u32>,
     held: BTreeMap<u32, i64>,
+    /// None if no other node can become master.
+    followers: Option<Followers>,
 }
 
 /// One replica's connection.
@@ -102,12 +106,17 @@ impl Hub {
         epochs: Vec<(u64, i64)>,
     ) -> io::Result<Self> {
         let epoch = epochs.last().map_or(0, |(epoch, _)| *epoch);
+        let millis = |duration: Duration| duration.as_millis() as i64;
+        let settle_ms = millis(settings.beat_interval * SETTLE_BEATS);
+        let followers =
+            settings.followed_for.map(|limit| Followers::new(boot_time_ms(), millis(limit), settle_ms));
+        let rule = Rule { required: Vec::new(), held: BTreeMap::new(), followers };
         let shared = Shared {
             store,
             settings,
             epoch,
             epochs,
-            rule: Mutex::default(),
+            rule: Mutex::new(rule),
             links: Mutex::default(),
             next_link: AtomicI64::new(1),
             notice: Notice::new()?,
@@ -416,6 +425,9 @@ impl Shared {
         let mut rule = self.rule.lock();
         let known = rule.held.entry(node_id).or_insert(held);
         *known = held.max(*known);
+        if let Some(followers) = &mut rule.followers {
+            followers.heard(node_id, boot_time_ms());
+        }
         self.apply(rule);
     }
 
@@ -428,6 +440,9 @@ impl Shared {
         let held = rule.required.iter().map(|node_id| rule.held.get(node_id).copied().unwrap_or(0));
         // Without replicas the own disk alone decides; `i64::MAX` would take the gate away.
         self.store.move_gate(held.min().unwrap_or(i64::MAX - 1));
+        if let Some(followers) = &rule.followers {
+            self.store.note_followed(followers.until_ms(&rule.required));
+        }
         drop(rule);
         self.store.confirm_safe();
     }
@@ -506,6 +521,7 @@ mod tests {
             beat_interval: Duration::from_secs(1),
             silence_max: Duration::from_secs(1),
             chunk_bytes: 1 << 20,
+            followed_for: None,
             catch_up_bytes_per_second: 0,
             state_bytes_max: 1 << 20,
         };

@@ -15,6 +15,7 @@
 mod ack_times;
 pub(crate) mod apache;
 pub(crate) mod follower;
+mod followers;
 mod frame;
 pub(crate) mod hub;
 pub(crate) mod socket;
@@ -33,6 +34,9 @@ pub struct ReplicationSettings {
     pub chunk_bytes: usize,
     /// Bytes per second for replicas that nobody waits for; 0 means no limit.
     pub catch_up_bytes_per_second: u64,
+    /// A node that must hold records counts as a follower for this long after it was heard. None if no other node can
+    /// become master: then nobody asks.
+    pub followed_for: Option<Duration>,
     /// Control state that may wait for a slow peer, or for Python.
     pub state_bytes_max: usize,
 }

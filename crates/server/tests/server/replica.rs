@@ -60,15 +60,57 @@ fn a_replica_without_a_master_takes_no_messages_and_keeps_committed_offsets() {
     assert_eq!(replica.store.end_offset(), end);
     let mut commit = |queue_offset: i64| {
         let fields = but(group_fields(), &[("commitOffset", &queue_offset.to_string())]);
-        assert_eq!(client.ask(UPDATE_CONSUMER_OFFSET, &fields, b"").code, response_code::SUCCESS);
+        let answer = client.ask(UPDATE_CONSUMER_OFFSET, &fields, b"");
+        answer.refuses(response_code::SERVICE_NOT_AVAILABLE, "may be lost");
         client.ask(QUERY_CONSUMER_OFFSET, &group_fields(), b"").number("offset")
     };
     assert_eq!((commit(5), commit(4), commit(6)), (5, 5, 6), "it never goes back");
-    let changed = replica.broker().offsets.take_changed();
-    assert_eq!(changed.len(), 1, "Python finds it there to pass it on");
+    let offsets = &replica.broker().offsets;
+    offsets.assign(GROUP, TOPIC, 0, 2);
+    let kept = offsets.take_kept();
+    let place = (format!("{TOPIC}@{GROUP}"), [(0, 6)].into());
+    assert_eq!(kept, [place], "Python finds it there to pass it on, whatever the next master has");
+    assert!(offsets.take_kept().is_empty());
+    offsets.advance(GROUP, TOPIC, 0, 6);
     let with_pull = but(pull_fields(0), &[("sysFlag", "1"), ("commitOffset", "3")]);
     assert_eq!(client.ask(PULL_MESSAGE, &with_pull, b"").code, response_code::SUCCESS);
     assert_eq!(client.ask(QUERY_CONSUMER_OFFSET, &group_fields(), b"").number("offset"), 6);
+}
+
+#[test]
+fn a_replica_that_stands_in_for_its_master_answers_commits_with_success() {
+    let replica = Plane::with(|setup| {
+        setup.is_replica = true;
+        setup.broker.stands_in = true;
+        setup.broker.offsets.places_max = 1;
+    });
+    let mut client = replica.connect();
+    let fields = but(group_fields(), &[("commitOffset", "5")]);
+    assert_eq!(client.ask(UPDATE_CONSUMER_OFFSET, &fields, b"").code, response_code::SUCCESS);
+    let other = but(fields, &[("queueId", "1")]);
+    client.ask(UPDATE_CONSUMER_OFFSET, &other, b"").refuses(response_code::SYSTEM_BUSY, "as many");
+}
+
+#[test]
+fn a_master_answers_a_commit_with_success_only_while_its_replicas_follow() {
+    let master = Plane::start();
+    let mut client = master.connect();
+    client.put("m");
+    let mut commit = || {
+        let answer = client.ask(UPDATE_CONSUMER_OFFSET, &but(group_fields(), &[("commitOffset", "1")]), b"");
+        assert_eq!(client.ask(QUERY_CONSUMER_OFFSET, &group_fields(), b"").number("offset"), 1);
+        answer
+    };
+    let hour_ms = 3_600_000;
+    for followed_until in [None, Some(metaq_store::boot_time_ms() + hour_ms)] {
+        master.store.note_followed(followed_until);
+        assert_eq!(commit().code, response_code::SUCCESS);
+    }
+    master.store.note_followed(Some(metaq_store::boot_time_ms()));
+    commit().refuses(response_code::SERVICE_NOT_AVAILABLE, "another node may be master");
+    master.store.note_followed(None);
+    master.store.fence("[REPLICAS] too few");
+    commit().refuses(response_code::SERVICE_NOT_AVAILABLE, "too few");
 }
 
 #[test]

@@ -43,6 +43,7 @@ fn quick() -> ReplicationSettings {
     ReplicationSettings {
         beat_interval: Duration::from_millis(20),
         silence_max: LONG,
+        followed_for: None,
         chunk_bytes: 32 << 10,
         catch_up_bytes_per_second: 0,
         state_bytes_max: 1 << 20,

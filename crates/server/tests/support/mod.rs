@@ -268,6 +268,7 @@ fn setup(directory: &Path) -> Setup {
         flush_timeout_ms: 60_000,
         metrics_pairs_max: 1_000,
         metrics_queues_max: 1_000,
+        stands_in: false,
         offsets: OffsetLimits { pairs_max: 1_000, places_max: 10_000 },
         limits: LimitSettings { send_hold_ms_max: 1_000, send_refusal_hold_ms: 500, send_hold_max: 100 },
         pull: PullSettings {

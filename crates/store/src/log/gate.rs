@@ -35,11 +35,18 @@ pub(crate) struct Gate {
     /// The reason for `Fenced`, which senders see.
     fence: Mutex<String>,
     lease: Arc<Lease>,
+    /// The time until which every replica that must be is known to follow. A lone store has none.
+    followed: Lease,
+    is_followed: AtomicBool,
 }
 
 /// The reason that senders see when the lease is over.
 const LEASE_IS_OVER: &str = "this broker could not show in time that it is still the master: it stores nothing until it can; \
                              try again, or send to another broker";
+
+/// The reason that consumers see when the replicas were not heard of for too long.
+const NOT_FOLLOWED: &str =
+    "its replicas have not followed this broker of late, so another node may be master";
 
 struct Stuck {
     is_disk_full: bool,
@@ -55,6 +62,8 @@ impl Gate {
             stuck: Mutex::new(None),
             fence: Mutex::default(),
             lease,
+            followed: Lease::none(),
+            is_followed: AtomicBool::new(false),
         }
     }
 
@@ -76,6 +85,29 @@ impl Gate {
     pub(crate) fn fence(&self, reason: &str) {
         reason.clone_into(&mut self.fence.lock());
         self.shut(Refusal::Fenced);
+    }
+
+    /// Replicas follow this store, and those that must are known to do so until then; None if nobody must.
+    pub(crate) fn note_followed(&self, deadline_ms: Option<i64>) {
+        self.followed.set(deadline_ms);
+        self.is_followed.store(true, Ordering::SeqCst);
+    }
+
+    /// Refuses what needs no record but must reach the replicas, and which another master would not have.
+    pub(crate) fn check_followed(&self) -> Result<(), StoreError> {
+        if !self.is_followed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let reason = if self.is_shut(Refusal::Fenced) {
+            self.fence.lock().clone()
+        } else if self.lease.is_over() {
+            LEASE_IS_OVER.to_owned()
+        } else if self.followed.is_over() {
+            NOT_FOLLOWED.to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(StoreError::Fenced { reason })
     }
 
     /// Returns true if that changed anything; a failed sync is never lifted.
@@ -203,6 +235,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::clock::boot_time_ms;
 
     #[test]
     fn reasons_come_and_go_but_a_failed_sync_stays() {
@@ -215,6 +248,31 @@ mod tests {
         assert!(gate.lift(Refusal::DiskLevel));
         assert!(!gate.lift(Refusal::FailedSync));
         assert!(matches!(gate.check(), Err(StoreError::FailedSync)));
+    }
+
+    #[test]
+    fn offsets_are_refused_while_fenced_or_not_followed() {
+        let lease = Arc::new(Lease::none());
+        let gate = Gate::new(PathBuf::from("store"), Arc::clone(&lease));
+        let reason = || match gate.check_followed() {
+            Err(StoreError::Fenced { reason }) => reason,
+            other => format!("{other:?}"),
+        };
+        gate.fence("too few");
+        assert!(gate.check_followed().is_ok(), "a store without replicas keeps them itself");
+        gate.note_followed(None);
+        assert_eq!(reason(), "too few");
+        gate.lift(Refusal::Fenced);
+        assert!(gate.check_followed().is_ok(), "nobody must follow");
+        gate.note_followed(Some(boot_time_ms() + 3_600_000));
+        assert!(gate.check_followed().is_ok());
+        gate.shut(Refusal::DiskLevel);
+        assert!(gate.check_followed().is_ok(), "an offset needs no record");
+        lease.set(Some(0));
+        assert_eq!(reason(), LEASE_IS_OVER);
+        lease.set(None);
+        gate.note_followed(Some(boot_time_ms()));
+        assert_eq!(reason(), NOT_FOLLOWED);
     }
 
     #[test]

@@ -14,7 +14,7 @@ from metaq.broker.options import BrokerOptions
 from metaq.broker.replica import Replica
 from metaq.broker.replication.group_node import GroupNode, Roles
 from metaq.broker.replication.link_port import LinkPort
-from metaq.broker.replication.offset_merge import OffsetMerge
+from metaq.broker.replication.offset_merge import FILE_NAME, OffsetMerge
 from metaq.broker.replication.options import ReplicationOptions
 from metaq.broker.replication.source_link import SourceLink
 from metaq.errors import CommandError
@@ -35,6 +35,8 @@ from metaq.protocol.errors import Refused
 _log = logging.getLogger(__name__)
 
 REPLICA_INTERVAL_S = 0.25
+SAVE_INTERVAL_S = 0.5
+"""How often the offsets that a replica keeps for its master are written."""
 STOP_SWITCH_S = 3.0
 """How long a master that stops tries to hand its mastership over."""
 LEAVE_S = 3.0
@@ -68,7 +70,9 @@ class Group:
         self._port: LinkPort | None = None
         self._task: asyncio.Task[None] | None = None
         self._caring: asyncio.Task[None] | None = None
-        self.kept_offsets = OffsetMerge()
+        config = Path(broker.options.store.directory) / "config"
+        self.kept_offsets = OffsetMerge(config / FILE_NAME if self.has_fixed_roles else None)
+        self._save_at = 0.0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Is done when a drained broker may stop; has an exception if it can no longer take part."""
 
@@ -94,7 +98,8 @@ class Group:
 
     @property
     def epoch(self) -> int:
-        return self.driver.epoch
+        # A new master registers before its driver has taken the role.
+        return self.node.epoch or self.driver.epoch
 
     @property
     def replication_address(self) -> str:
@@ -294,9 +299,16 @@ class Group:
         is_new = store.end_offset() <= store.start_offset()
         if not is_new or (is_following and link is not None and link.is_caught_up):
             await replica.announce()
-        self.kept_offsets.keep(await asyncio.to_thread(replica.state.offsets.kept_beyond_master))
+        self.kept_offsets.keep(await asyncio.to_thread(replica.state.offsets.take_kept))
+        await self._save_kept_offsets()
         if self.kept_offsets and is_following and link is not None:
             await self.kept_offsets.send(link.client_address)
+
+    async def _save_kept_offsets(self) -> None:
+        """Not at every look, because there may be many."""
+        if self._clock.now() >= self._save_at:
+            await self.kept_offsets.save()
+            self._save_at = self._clock.now() + SAVE_INTERVAL_S
 
     # ---- what operators ask
 

@@ -252,7 +252,7 @@ class GroupNode:
             disk=self._health(),
             links=self._links.look() if self._links is not None else {},
             offers=offers,
-            source=self._link.source if self._link is not None else None,
+            source=self._link.look() if self._link is not None else None,
             peer_epoch=peer_epoch,
             damaged_at=damage[0][0] if damage else None,
         )

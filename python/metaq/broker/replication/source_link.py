@@ -93,9 +93,20 @@ class SourceLink:
         self._repair_failed = ""
         """Why the log is still damaged after a repair."""
         self.source = source
+        self._heard_at: float | None = None
         self.client_address = ""
         """The address of the master for clients, once it has named one."""
         self._task = asyncio.create_task(self._run())
+
+    def look(self) -> Source:
+        """Returns `source` with the time at which the master was last heard."""
+        if self._follower is not None:
+            self._heard(self._follower.figures().silent_ms)
+        return replace(self.source, heard_at=self._heard_at)
+
+    def _heard(self, silent_ms: int = 0) -> None:
+        heard_at = self._clock.now() - silent_ms / 1000
+        self._heard_at = heard_at if self._heard_at is None else max(heard_at, self._heard_at)
 
     @property
     def complaint(self) -> str:
@@ -250,6 +261,7 @@ class SourceLink:
         if isinstance(answer, SendTail):
             await self._send_tail(socket, answer)
             raise LinkRefused("the master fetched the records that it lacked")
+        self._heard()
         self._check(answer)
         self._can_verify = answer.verifies
         self.client_address = answer.client_address
@@ -314,6 +326,7 @@ class SourceLink:
 
     async def _disconnect(self) -> None:
         socket, self._socket = self._socket, None
+        self.look()
         follower, self._follower = self._follower, None
         if follower is not None:
             asyncio.get_running_loop().remove_reader(follower.fileno())

@@ -170,19 +170,21 @@ class Offsets:
         for queue_id, committed_offset in _decode_part(value).items():
             self._plane.assign_offset(group, topic, queue_id, committed_offset)
 
-    def kept_beyond_master(self) -> list[tuple[str, str, int, int]]:
-        """Returns (group, topic, queue, offset) for every offset that was committed here while there was no
-        master, and that is higher than the master's."""
+    def take_kept(self) -> list[tuple[str, str, int, int]]:
+        """Takes (group, topic, queue, offset) for every offset that was committed here without a master."""
+        # A replica writes no changes, so nobody else takes them.
+        for _ in self._taken():
+            pass
         found: list[tuple[str, str, int, int]] = []
-        changes = (change for changed in self._taken() for change in changed.items())
-        for key, (committed, _) in changes:
+        for key, committed in self._plane.take_kept_offsets():
             topic, group = topic_and_group(key)
-            for queue_id, committed_offset in committed.items():
-                part = self._journal.get(OFFSETS, f"{key}@{queue_id // PART_QUEUES}")
-                known = _decode_part(part).get(queue_id, -1) if part is not None else -1
-                if committed_offset > known:
-                    found.append((group, topic, queue_id, committed_offset))
+            found += [(group, topic, queue_id, offset) for queue_id, offset in committed.items()]
         return found
+
+    def show_kept(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
+        """Shows offsets that were committed here, without a master, before the last restart."""
+        for group, topic, queue_id, committed_offset in offsets:
+            self._plane.keep_offset(group, topic, queue_id, committed_offset)
 
     def advance(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
         """Takes over offsets (group, topic, queue, offset) that are higher than those of the journal.

@@ -15,11 +15,13 @@ from metaq.client.producer.options import ProducerOptions
 from metaq.client.producer.queue_selection import QueueSelector, queue_of_key, require_queue
 from metaq.client.producer.results import STATUSES, SendResult, SendStatus, not_durable
 from metaq.client.session.broker_faults import BrokerFaults
+from metaq.client.session.hung_master import unless_replaced
 from metaq.client.session.routes import Queue, Route
 from metaq.client.session.session import Session
 from metaq.errors import InvalidMessage, MetaqError, NoRoute, NotAllSent, NotSent
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.messages import Recalled, RecallMessage, SendBatchMessage, SendMessageV2, Sent
+from metaq.protocol.commands.offsets import GetMaxOffset
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.names import MASTER_ID
 from metaq.protocol.properties import WAIT, encode_properties
@@ -258,7 +260,8 @@ class Sender:
                     if last is not None and tries.left_s < ATTEMPT_S_MIN:
                         raise _not_sent(topic, tries.tries, timeout_s, last) from last
                     left_s = max(tries.left_s, 0.001)
-                    reply = await ask(target, route, min(left_s, self._options.attempt_timeout_s))
+                    attempt = ask(target, route, min(left_s, self._options.attempt_timeout_s))
+                    reply = await self._unless_replaced(attempt, target, masters.get(broker))
                 if reply.code not in STATUSES:
                     reply.check()
                 elif await self._is_fenced(target, reply, masters.get(broker)):
@@ -296,6 +299,17 @@ class Sender:
                 raise _not_sent(topic, tries.tries, timeout_s, last) from last
             _log.info("a message to %s was not sent and is tried again: %s", topic, last)
             await asyncio.sleep(pause_s)
+
+    async def _unless_replaced(self, attempt: Awaitable[Reply], target: Queue, address: str | None) -> Reply:
+        """Returns the answer to an attempt. Raises Unreachable once its master hangs and was replaced."""
+        if address is None:
+            return await attempt
+        question = GetMaxOffset(topic=target.topic, queue_id=max(target.id, 0))
+        return await unless_replaced(
+            attempt,
+            lambda timeout_s: self._session.connections.call(address, question, b"", timeout_s),
+            lambda: self._has_moved(target.topic, target.broker, address),
+        )
 
     async def _has_moved(self, topic: str, broker: str, address: str | None) -> bool:
         """Asks for the route, and returns whether the broker has a master at another address now."""

@@ -42,7 +42,25 @@ def is_master_gone(view: View, record: GroupRecord) -> bool:
     heard_at = view.register.readable_since
     if seen is not None:
         heard_at = max(heard_at, seen.changed_at)
-    return view.now - heard_at >= settings.election_after_s
+    silent_s = view.now - heard_at
+    if silent_s >= settings.election_after_s:
+        return True
+    return silent_s >= settings.hung_after_s and _is_stream_silent(view, record)
+
+
+def _is_stream_silent(view: View, record: GroupRecord) -> bool:
+    """Whether the master has also sent nothing on the stream, which it does five times a second."""
+    source, settings = view.source, view.settings
+    if (
+        # A lease may not have ended yet.
+        settings.replicas is ReplicaMode.ASYNC
+        or source is None
+        or (source.node_id, source.epoch) != (record.master, record.epoch)
+        or source.heard_at is None
+    ):
+        return False
+    # After a pause of its own, this node reads late what the master sent in time.
+    return view.now - max(source.heard_at, view.own.awake_since) >= settings.hung_after_s
 
 
 def _is_not_serving(view: View, record: GroupRecord, full: Beat) -> bool:

@@ -50,6 +50,35 @@ def test_it_stands_after_three_seconds_without_a_beat(age_s: float, stands: bool
     assert (action == StopFollowing()) is stands
 
 
+@pytest.mark.parametrize(
+    ("beat_age_s", "stream_age_s", "stands"), [(2.0, 2.0, True), (2.0, 1.9, False), (1.9, 2.9, False)]
+)
+def test_it_stands_earlier_if_the_stream_is_silent_too(
+    beat_age_s: float, stream_age_s: float, stands: bool
+) -> None:
+    beats = {1: beat(ONE, age_s=beat_age_s)}
+    source = connected(heard_at=NOW - stream_age_s)
+    assert (decided(replica(), beats=beats, source=source) == StopFollowing()) is stands
+
+
+def test_a_silent_stream_counts_only_if_it_is_sure() -> None:
+    beats = {1: beat(ONE, age_s=2.9)}
+    silent = connected(state=SourceState.STREAMING, heard_at=NOW - 2.9)
+    assert decided(replica(), beats=beats, source=silent) == StopFollowing()
+    unsure = (
+        None,
+        replace(silent, heard_at=None),
+        replace(silent, epoch=4),
+        replace(silent, node_id=3),
+    )
+    for source in unsure:
+        assert isinstance(decided(replica(), beats=beats, source=source), Wait), source
+    paused = replica(awake_since=NOW - 1)
+    assert isinstance(decided(paused, beats=beats, source=silent), Wait), "its own pause explains the silence"
+    leased = HaSettings(replicas=ReplicaMode.ASYNC)
+    assert isinstance(decided(replica(), beats=beats, source=silent, settings=leased), Wait)
+
+
 def test_it_stands_at_once_if_the_port_of_the_master_refuses() -> None:
     refused = Source(1, 5, SourceState.REFUSED, refused_since=NOW - 0.2)
     assert decided(replica(), source=refused) == StopFollowing()

@@ -330,6 +330,9 @@ def test_with_async_replicas_the_master_alone_confirms() -> None:
         {"replicas": ReplicaMode.ASYNC, "async_lease_s": 3.0},
         {"behind_limit_s": 3.0},
         {"min_in_sync": 0},
+        {"election_after_s": 1.9, "hung_after_s": 1.9},
+        {"hung_after_s": 1.4},
+        {"hung_after_s": 3.1},
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: Any) -> None:

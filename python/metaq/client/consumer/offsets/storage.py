@@ -30,6 +30,7 @@ from metaq.protocol.commands.offsets import (
     SearchOffsetByTimestamp,
     UpdateConsumerOffset,
 )
+from metaq.protocol.errors import Refused
 
 if TYPE_CHECKING:
     from metaq.client.session.session import Session
@@ -62,7 +63,7 @@ class Offsets(Protocol):
 
 class BrokerOffsets:
     """Cluster mode: each broker stores the group's offsets of its own queues. While it has no master, a
-    replica stores them.
+    replica takes them, and refuses them as unsafe if another node may become master.
 
     A broker handles several requests of one connection at the same time, so an older commit may overtake a
     newer one. Therefore commits to one broker and topic follow each other, and a cancelled commit continues
@@ -109,11 +110,21 @@ class BrokerOffsets:
         async with self._turns[table]:
             stored = (self._session.routes.group_address(table[0]), table[1])
             done: list[bool] = []
+            unsafe: Refused | None = None
+            rest = queues
             if stored not in self._tables:
-                done.append(await self._commit_one(queues[0], offsets[queues[0]]))
-                self._tables.add(stored)
-            rest = queues[len(done) :]
+                rest = queues[1:]
+                try:
+                    done.append(await self._commit_one(queues[0], offsets[queues[0]]))
+                    self._tables.add(stored)
+                except Refused as refused:
+                    if not refused.retriable:
+                        raise
+                    # A broker that refuses an offset for now keeps it as well as it can, and the others too.
+                    unsafe = refused
             done += await _run_all(self._commit_one(queue, offsets[queue]) for queue in rest)
+            if unsafe is not None:
+                raise unsafe
             return [queue for queue, is_stored in zip(queues, done, strict=True) if not is_stored]
 
     async def _commit_one(self, queue: Queue, queue_offset: int) -> bool:
