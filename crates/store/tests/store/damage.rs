@@ -254,6 +254,35 @@ fn a_lost_file_is_written_again() {
 }
 
 #[test]
+fn a_file_that_somebody_deletes_under_an_open_store_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, other) = two_stores(directory.path());
+    let store = open(&one);
+    let places = fill(&store);
+    let (before, end) = (contents(&store), store.end_offset());
+    copy_store(&one.directory, &other.directory);
+    let sound = open(&other);
+    let file_bytes = one.commit_log_file_bytes as i64;
+    let last = end / file_bytes * file_bytes;
+    for file in [file_bytes, last] {
+        fs::remove_file(locate(&one, file).0).unwrap();
+    }
+    let lost = [(file_bytes, 2 * file_bytes), (last, end)];
+    assert_eq!(store.damaged_ranges(0, end), Some(lost.to_vec()), "although its bytes are still in memory");
+    assert_eq!(store.damaged_ranges(places.last().unwrap().start, end), Some(vec![lost[1]]));
+    assert_eq!((store.known_damage(), store.raw_checksum(file_bytes, end)), (lost.to_vec(), None));
+    for (from, to) in lost {
+        store.set_aside(from, to).unwrap();
+    }
+    store.close().unwrap();
+    drop(store);
+    repair(&one, &lost, &sound, true);
+    let store = open(&one);
+    assert_eq!(store.damaged_ranges(0, end), Some(vec![]));
+    assert_eq!((store.end_offset(), contents(&store)), (end, before));
+}
+
+#[test]
 fn only_sound_records_are_written_and_only_into_a_closed_store() {
     let directory = tempfile::tempdir().unwrap();
     let settings = small(directory.path());
