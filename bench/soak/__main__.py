@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="instead, damage to the files of one node of a group, with counts",
     )
-    add("--apache", action="store_true", help="with --damage: 15 kinds, to our group and to Apache's")
+    add("--apache", action="store_true", help="with --damage: 12 kinds, to our group and to Apache's")
     add("--trials", type=int, help=f"of --damage (default: {TRIALS}, with --seed 1)")
     add(
         "--seed", type=int, help="of the mutated frames (default: any), or of the first trial of --damage (0)"

@@ -107,7 +107,7 @@ pub(crate) fn check(log: &CommitLog, from: i64, to: i64) -> Option<Checked> {
         Some(last) if last.1 == start => last.1 = end,
         _ => damaged.push((start, end)),
     };
-    let mut at = log.file_at(from).map_or(from, |file| file.start_offset);
+    let mut at = log.file_at(from).map_or_else(|| log.gap_start(from).min(from), |file| file.start_offset);
     let mut seen = -1;
     while at < to {
         let Some(file) = log.file_at(at) else {

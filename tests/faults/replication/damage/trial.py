@@ -35,7 +35,7 @@ from tests.faults.replication.damage.world import World
 from tests.faults.replication.nodes import BrokerNode
 from tests.support.waiting import wait_until
 
-_ELECTION_S = 30.0
+_ELECTION_S = 120.0
 _LATE_S = 60.0
 """Delayed messages come within a second after a new master serves. So they are waited for."""
 _LOOK_S = 0.2
