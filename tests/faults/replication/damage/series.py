@@ -64,9 +64,9 @@ class Series:
         return self._world
 
     def close(self) -> None:
-        """Ends the group."""
-        self._stack.close()
-        self._stack, self._world = ExitStack(), None
+        """Ends the group. If another thread runs a trial on it, that trial fails."""
+        stack, self._stack, self._world = self._stack, ExitStack(), None
+        stack.close()
 
     def __enter__(self) -> Series:
         return self

@@ -43,12 +43,13 @@ def run_side_by_side(
                 errors.append(error)
 
     with ExitStack() as stack:
-        # Closing a series ends its processes, so the end of this program does not wait for trials.
         opened = [
             stack.enter_context(Series(home / f"group-{number}", say, heal_s=heal_s, new_world=new_world))
             for number in range(1, groups + 1)
         ]
         threads = [threading.Thread(target=run, args=(series,), daemon=True) for series in opened]
+        # If this program is told to end, the series end their processes, and no trial begins.
+        stack.callback(waiting.clear)
         for thread in threads:
             thread.start()
         for thread in threads:
