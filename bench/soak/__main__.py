@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.soak.client import FORMS
-from bench.soak.damage import TRIALS, run_damage
+from bench.soak.damage import TRIALS, run_beside_apache, run_damage
 from bench.soak.faults import run_faults
 from bench.soak.hostile import SECONDS as HOSTILE_SECONDS
 from bench.soak.hostile import run_hostile
@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if chosen.faults:
                 return run_faults(home)
+            if chosen.damage and chosen.apache:
+                return run_beside_apache(home, say)
             if chosen.damage:
                 return run_damage(home, chosen.trials, chosen.seed, say)
             return run_hostile(home, chosen.seconds or HOSTILE_SECONDS, chosen.seed, say)
@@ -77,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="instead, damage to the files of one node of a group, with counts",
     )
+    add("--apache", action="store_true", help="with --damage: 12 kinds, to our group and to Apache's")
     add("--trials", type=int, help=f"of --damage (default: {TRIALS}, with --seed 1)")
     add(
         "--seed", type=int, help="of the mutated frames (default: any), or of the first trial of --damage (0)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from metaq.ha.conducting.node_files import NodeRecord
 from metaq.ha.view import StateVersion
 
 SEGMENT = 8
@@ -141,6 +142,16 @@ class Disk:
         self.places[place] = -abs(self.places[place])
         self.rotten = True
         return place
+
+    def forget_state(self, rng: random.Random) -> None:
+        """Brings an older journal back, or an empty one. The mark beside it stays."""
+        self.state = self.state[: rng.randrange(len(self.state))] if self.state else ()
+
+    def lose_state(self) -> None:
+        """Loses the journal and its mark, and the node's file is of a time before the first change."""
+        self.state, self.state_mark = (), (0, 0)
+        if self.node_file is not None:
+            self.node_file = NodeRecord.decode(self.node_file).change(state_version=(0, 0)).encode()
 
     def damaged(self) -> list[int]:
         """Returns the places of damaged records."""

@@ -10,6 +10,7 @@ use crate::disk::Space;
 use crate::error::StoreError;
 use crate::log::commit_log::CommitLog;
 use crate::log::mapped::MappedFile;
+use crate::recovery::log_start;
 use crate::recovery::log_walk::{Step, walk};
 use crate::store::OpenStore;
 use crate::timer::timer_log::TIMER_TOPIC;
@@ -57,6 +58,7 @@ impl OpenStore {
         let _one_at_a_time = self.cleaning.lock();
         let deleted = match self.retention_rule.master_start() {
             Some(start) => {
+                self.forget_lost_front(start)?;
                 let gone = self.log.files().iter().take_while(|file| file.end_offset() <= start).count();
                 if gone > 0 {
                     self.save_queues();
@@ -70,6 +72,17 @@ impl OpenStore {
             self.reports.add(format!("retention deleted {deleted} files of the commit log"));
         }
         Ok(deleted)
+    }
+
+    /// A lost part in front of the log is no damage any more once the master has deleted it too.
+    fn forget_lost_front(&self, master_start: i64) -> Result<(), StoreError> {
+        let (start, first) =
+            (self.log.start_offset(), self.log.files().first().map_or(0, |file| file.start_offset));
+        if start < first && first <= master_start {
+            self.log.lose_front(i64::MAX);
+            log_start::save(&*self.disk, &self.settings.directory, first)?;
+        }
+        Ok(())
     }
 
     fn clean_by_settings(&self, now: bool) -> Result<usize, StoreError> {

@@ -76,6 +76,14 @@ class ApacheNodes:
     def addresses(self) -> list[str]:
         return [broker.address for broker in self.brokers]
 
+    @property
+    def nameserver_address(self) -> str:
+        return self._nameserver.address
+
+    @property
+    def controller_address(self) -> str:
+        return self._controller
+
     def master_address(self) -> str:
         """The address of the last master that was seen, for senders that try again anyway."""
         return self.addresses[max(self.last.master - 1, 0)]

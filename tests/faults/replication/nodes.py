@@ -22,6 +22,7 @@ from tests.support.serving import KIB, SMALL_FILES
 from tests.support.waiting import eventually, wait_until
 
 WELL_TIMEOUT_S = 120
+ELECTION_BEATS = 6
 SETTINGS: Mapping[str, object] = {
     **SMALL_FILES,
     "commit_log_file_bytes": 256 * KIB,
@@ -208,6 +209,23 @@ class BrokerNodes:
             WELL_TIMEOUT_S,
             f"a master after epoch {epoch}",
         )
+
+    def let_vote(self, *nodes: BrokerNode, beats: int = ELECTION_BEATS) -> None:
+        """Waits until each of these nodes has beaten that often: then it could have been elected.
+
+        A node stands for master when the others were silent for three intervals between beats. So this is
+        long enough however slow the machine is.
+        """
+        seen: dict[int, set[tuple[str, int]]] = {node.id: set() for node in nodes}
+
+        def have_beaten() -> bool:
+            for node in nodes:
+                assert node.alive, f"node {node.id} has ended"
+                seen[node.id].add(self.watch.beat(node.id))
+            # The first one may be older.
+            return all(len(found) > beats for found in seen.values())
+
+        wait_until(have_beaten, WELL_TIMEOUT_S, f"{beats} beats of {sorted(seen)}", interval_s=0.2)
 
     def kill_nameserver(self, number: int) -> None:
         self._nameservers[number].kill()

@@ -12,6 +12,7 @@ from tests.support.etcd import Etcd, encoded
 
 GROUP = "broker-a"
 KEY = f"metaq/DefaultCluster/{GROUP}/group"
+BEATS = f"metaq/DefaultCluster/{GROUP}/beat/"
 _LOOK_INTERVAL_S = 0.1
 
 
@@ -45,6 +46,14 @@ class RegisterWatch:
             with suppress(OSError):
                 return self._note(member.call("/v3/kv/range", {"key": encoded(KEY)}, timeout_s=2.0))
         return self.last
+
+    def beat(self, node_id: int) -> tuple[str, int]:
+        """Returns the incarnation of a node and the number of its last beat; ("", 0) if it has none."""
+        entries = self._etcd.call("/v3/kv/range", {"key": encoded(f"{BEATS}{node_id}")}).get("kvs") or []
+        if not entries:
+            return "", 0
+        fields = json.loads(base64.b64decode(entries[0]["value"]))
+        return fields["incarnation"], int(fields["sequence"])
 
     def value(self) -> str:
         """Returns the bytes of the record, in base64."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ def test_a_node_without_its_control_state_is_not_elected(tmp_path: Path, harm: o
         harm(victim)
         trial.fault("control state")
         victim.start()
-        time.sleep(5)
+        nodes.let_vote(victim)
         assert nodes.record().master != victim.id, "elected without its control state"
         nodes.start_dead()
         trial.flows(50)

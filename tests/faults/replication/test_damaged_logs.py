@@ -204,3 +204,45 @@ def test_a_flipped_bit_is_repaired_and_nothing_sound_is_dropped(tmp_path: Path, 
             assert "copies everything anew" not in node.log()
         for node in others:
             assert _repaired(node) == []
+
+
+def _log_file(node: BrokerNode, start: int) -> Path:
+    return node.data / "commitlog" / f"{start:020}"
+
+
+def test_a_lost_first_file_is_not_taken_for_retention(tmp_path: Path) -> None:
+    """All nodes stop, the first file of one log is lost, and that node comes back first."""
+    with BrokerNodes(tmp_path) as nodes, Trial("lost first file", nodes) as trial:
+        trial.flows(100)
+        _make_old(nodes)
+        victim = nodes.master()
+        for node in (*nodes.replicas(), victim):
+            trial.kill(node)
+        lost, epoch = _log_file(victim, 0).read_bytes(), nodes.record().epoch
+        _log_file(victim, 0).unlink()
+        trial.fault("lost file")
+        victim.start()
+        nodes.let_vote(victim)
+        assert nodes.record().epoch == epoch, "nobody is elected"
+        nodes.start_dead()
+        nodes.wait_in_sync()
+        trial.flows(50)
+        trial.finish()
+        assert [_log_file(node, 0).read_bytes() for node in nodes.nodes.values()] == [lost] * 3
+    assert f"node {victim.id}: its log is damaged at 0" in victim.log()
+
+
+def test_a_file_that_is_deleted_under_a_running_node_comes_back(tmp_path: Path) -> None:
+    """A replica has the file in memory, so its records verify until somebody looks for the file."""
+    with BrokerNodes(tmp_path) as nodes, Trial("deleted file", nodes) as trial:
+        trial.flows(100)
+        _make_old(nodes)
+        victim = nodes.replicas()[0]
+        path = sorted((victim.data / "commitlog").iterdir())[-2]
+        lost = path.read_bytes()
+        path.unlink()
+        _pause(victim, trial)
+        wait_until(lambda: path.exists() and path.read_bytes() == lost, REPAIR_S, "the file is back")
+        nodes.wait_in_sync()
+        trial.flows(50)
+        trial.finish()

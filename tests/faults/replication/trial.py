@@ -97,6 +97,14 @@ class Trial:
         )
         return self.senders.acknowledged_at[before] - began
 
+    def is_silent_while_voting(self, *nodes: BrokerNode) -> bool:
+        """Lets requests under way end. Then returns whether nothing is acknowledged while one of these nodes
+        could be elected."""
+        self.nodes.let_vote(*nodes, beats=1)
+        before = len(self.senders.acknowledged_at)
+        self.nodes.let_vote(*nodes)
+        return len(self.senders.acknowledged_at) == before
+
     def is_silent(self, seconds: float) -> bool:
         """Lets requests under way end, then returns whether nothing is acknowledged for that long."""
         time.sleep(1.0)

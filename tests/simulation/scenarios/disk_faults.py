@@ -69,12 +69,10 @@ def older_journal(world: World) -> None:
         host.kill()
     victim, *others = hosts
     if world.rng.random() < 0.5:
-        victim.disk.state = victim.disk.state[: world.rng.randrange(len(victim.disk.state))]
+        victim.disk.forget_state(world.rng)
     else:
-        # Its mark is lost with it: only the beat in the register shows what is missing.
-        victim.disk.state, victim.disk.state_mark = (), (0, 0)
-        assert victim.disk.node_file is not None
-        victim.disk.node_file = NodeRecord.decode(victim.disk.node_file).change(state_version=(0, 0)).encode()
+        # Only the beat in the register shows what is missing.
+        victim.disk.lose_state()
     victim.start()
     world.run(world.rng.random() * 8)
     for host in others:

@@ -229,6 +229,33 @@ def random_old_registers(world: World) -> None:
     _operator_decides(world)
 
 
+@scenario(0)
+def random_damage_and_old_registers(world: World) -> None:
+    """Nodes die and come back, one disk lies in its log, and an old register comes back."""
+    rng = world.rng
+    copies = [world.register.backup()]
+    victim = rng.choice(list(world.hosts.values()))
+    for _ in range(rng.randrange(2, 6)):
+        world.run(rng.random() * 3)
+        match rng.randrange(3):
+            case 0:
+                victim.disk.rot(rng)
+            case 1:
+                victim.kill()
+                victim.disk.flip_bit(rng)
+            case _:
+                rng.choice(list(world.hosts.values())).kill()
+        copies.append(world.register.backup())
+        world.run(rng.random())
+        for host in world.shuffle()[: rng.randrange(4)]:
+            host.start()
+    if rng.random() < 0.6:
+        _stop_all(world)
+    world.register.restore(rng.choice(copies))
+    _start_one_by_one(world, victim if rng.random() < 0.5 else None)
+    _operator_decides(world)
+
+
 @scenario(0, nodes=5, settings=HaSettings(min_in_sync=3))
 def random_old_registers_among_five(world: World) -> None:
     """The same among five nodes with three copies."""

@@ -42,7 +42,7 @@ def random_faults(world: World, destroy: bool = True) -> None:
             case 10:
                 host.lose_power()
             case 11:
-                kind = rng.randrange(3) if destroy else None
+                kind = rng.randrange(5) if destroy else None
                 if kind == 0:
                     victim.disk.rot(rng)
                     continue
@@ -51,6 +51,10 @@ def random_faults(world: World, destroy: bool = True) -> None:
                     victim.disk.wipe()
                 elif kind == 2:
                     victim.disk.flip_bit(rng)
+                elif kind == 3:
+                    victim.disk.forget_state(rng)
+                elif kind == 4:
+                    victim.disk.lose_state()
             case 12:
                 host.disk.hangs = not host.disk.hangs
             case 13:

@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -27,6 +27,7 @@ use crate::log::mapped::{FileWriter, MappedFile};
 use crate::log::preallocation::Preallocation;
 use crate::log::progress::Progress;
 use crate::queue::consume_queue::Queue;
+use crate::recovery::log_start;
 use crate::settings::StoreSettings;
 
 pub(crate) const BLANK_BYTES: u64 = layout::BLANK_BYTES as u64;
@@ -40,6 +41,9 @@ pub(crate) struct CommitLog {
     record_checksums: bool,
     /// Sorted by start offset. The list is swapped as a whole, so readers take no lock.
     files: ArcSwap<Vec<Arc<MappedFile>>>,
+    store_directory: PathBuf,
+    /// Where the log begins if files in front of the first one were lost, otherwise `i64::MAX`.
+    lost_front: AtomicI64,
     appender: Mutex<Appender>,
     append_wait_max: Duration,
     /// Set when a caller waited too long for the lock, until the next one gets it.
@@ -76,6 +80,8 @@ impl CommitLog {
     ) -> Self {
         let directory = directory(&settings.directory);
         Self {
+            store_directory: settings.directory.clone(),
+            lost_front: AtomicI64::new(i64::MAX),
             preallocation: Preallocation::new(
                 settings,
                 Arc::clone(&disk),
@@ -288,7 +294,21 @@ impl CommitLog {
 
     /// The physical offset of the first byte that is not deleted.
     pub(crate) fn start_offset(&self) -> i64 {
-        self.files.load().first().map_or(0, |file| file.start_offset)
+        let first = self.files.load().first().map_or(0, |file| file.start_offset);
+        first.min(self.lost_front.load(Ordering::Acquire))
+    }
+
+    /// Notes that the log begins before its first file: the files in front of it were lost.
+    pub(crate) fn lose_front(&self, start: i64) {
+        self.lost_front.store(start, Ordering::Release);
+    }
+
+    /// Where the missing part of the log begins that holds a physical offset.
+    pub(crate) fn gap_start(&self, physical_offset: i64) -> i64 {
+        let files = self.files.load();
+        let after = files.partition_point(|file| file.start_offset <= physical_offset);
+        let before = after.checked_sub(1).and_then(|before| files.get(before));
+        before.map_or(self.start_offset(), |file| file.end_offset())
     }
 
     #[inline]
@@ -365,6 +385,10 @@ impl CommitLog {
             self.files.store(Arc::new(files[count..].to_vec()));
             files[..count].to_vec()
         };
+        if !removed.is_empty() {
+            self.lose_front(i64::MAX);
+            log_start::save(&*self.disk, &self.store_directory, self.start_offset())?;
+        }
         for file in &removed {
             self.disk.remove_file(file.path()).map_err(|source| StoreError::io(file.path(), source))?;
         }

@@ -95,7 +95,8 @@ pub(crate) struct Checked {
 /// Checks the log between two physical offsets as recovery does: lengths, offsets and checksums of all records, and
 /// that blanks are empty. Returns None if the log does not reach that far. A damaged range begins where a
 /// record should begin, and ends where the next sound one does. It may lie before `from` in the same file: records
-/// are found through those before them.
+/// are found through those before them. A file that somebody has deleted is damaged as a whole: its bytes are still in
+/// memory, but the next start would miss them.
 pub(crate) fn check(log: &CommitLog, from: i64, to: i64) -> Option<Checked> {
     let end = log.appended_end();
     if from < log.start_offset() || from > to || to > end {
@@ -106,7 +107,8 @@ pub(crate) fn check(log: &CommitLog, from: i64, to: i64) -> Option<Checked> {
         Some(last) if last.1 == start => last.1 = end,
         _ => damaged.push((start, end)),
     };
-    let mut at = log.file_at(from).map_or(from, |file| file.start_offset);
+    let mut at = log.file_at(from).map_or_else(|| log.gap_start(from).min(from), |file| file.start_offset);
+    let mut seen = -1;
     while at < to {
         let Some(file) = log.file_at(at) else {
             let next = log.file_after(at).map_or(end, |file| file.start_offset).min(end);
@@ -114,6 +116,12 @@ pub(crate) fn check(log: &CommitLog, from: i64, to: i64) -> Option<Checked> {
             at = next;
             continue;
         };
+        if seen != file.start_offset && !log.disk.exists(file.path()) {
+            note(at, file.end_offset().min(end));
+            at = file.end_offset();
+            continue;
+        }
+        seen = file.start_offset;
         let position = (at - file.start_offset) as u64;
         let bytes = file.readable().get(position as usize..).unwrap_or_default();
         let next = match content_at(bytes, at, false) {

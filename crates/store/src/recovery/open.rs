@@ -20,6 +20,7 @@ use crate::queue::table::Queues;
 use crate::read::Damage;
 use crate::recovery::checkpoint::{Checkpoint, Saved};
 use crate::recovery::log_end;
+use crate::recovery::log_start;
 use crate::recovery::log_walk::{Step, walk};
 use crate::recovery::replay_start::Evidence;
 use crate::recovery::truncation;
@@ -100,6 +101,7 @@ pub(crate) fn open(
         queues,
         index,
     };
+    find_lost_front(&shared, &saved)?;
     if shared.settings.sync_flush || shared.settings.replicated {
         make_tail_safe(&shared, &saved, is_rebooted)?;
     }
@@ -113,6 +115,23 @@ pub(crate) fn open(
     shared.check_suspects();
     shared.check_disk_level();
     Ok((shared, lock))
+}
+
+/// Counts files in front of the first one as damaged if nobody has deleted them on purpose.
+fn find_lost_front(shared: &OpenStore, saved: &Saved) -> Result<(), StoreError> {
+    let (disk, directory, first) = (&*shared.disk, &shared.settings.directory, shared.log.start_offset());
+    // Without our bound, Apache's store may have deleted files.
+    let known = if saved.bound.is_some() { log_start::read(disk, directory)? } else { None };
+    match known {
+        Some(start) if start < first => {
+            shared.log.lose_front(start);
+            shared.log.damage.settle(start, first, &[(start, first)]);
+            shared.reports.add(format!("commit log: the files from {start} to {first} are missing"));
+            Ok(())
+        }
+        Some(start) if start == first => Ok(()),
+        _ => log_start::save(disk, directory, first),
+    }
 }
 
 /// Whether queues lack all of their files or, after an orderly stop, whether any of their files changed since.

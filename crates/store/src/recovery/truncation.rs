@@ -15,6 +15,7 @@ use crate::error::StoreError;
 use crate::log::commit_log::{directory, file_name};
 use crate::recovery::checkpoint::{Bound, Checkpoint};
 use crate::recovery::log_end::parse_file_name;
+use crate::recovery::log_start;
 use crate::recovery::open::{mark_open, take_lock};
 use crate::settings::StoreSettings;
 
@@ -233,6 +234,7 @@ fn start_over(settings: &StoreSettings, disk: &dyn Disk, start_offset: i64) -> R
         &Default::default(),
         &Bound { lower_bound: -1, last_record: -1, ..Bound::default() },
     )?;
+    log_start::save(disk, &settings.directory, start_offset)?;
     for name in DERIVED {
         remove_tree(disk, &settings.directory.join(name))?;
     }

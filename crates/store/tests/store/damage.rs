@@ -254,6 +254,74 @@ fn a_lost_file_is_written_again() {
 }
 
 #[test]
+fn a_file_that_somebody_deletes_under_an_open_store_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, other) = two_stores(directory.path());
+    let store = open(&one);
+    let places = fill(&store);
+    let (before, end) = (contents(&store), store.end_offset());
+    copy_store(&one.directory, &other.directory);
+    let sound = open(&other);
+    let file_bytes = one.commit_log_file_bytes as i64;
+    let last = end / file_bytes * file_bytes;
+    for file in [file_bytes, last] {
+        fs::remove_file(locate(&one, file).0).unwrap();
+    }
+    let lost = [(file_bytes, 2 * file_bytes), (last, end)];
+    assert_eq!(store.damaged_ranges(0, end), Some(lost.to_vec()), "although its bytes are still in memory");
+    assert_eq!(store.damaged_ranges(places.last().unwrap().start, end), Some(vec![lost[1]]));
+    assert_eq!((store.known_damage(), store.raw_checksum(file_bytes, end)), (lost.to_vec(), None));
+    for (from, to) in lost {
+        store.set_aside(from, to).unwrap();
+    }
+    store.close().unwrap();
+    drop(store);
+    repair(&one, &lost, &sound, true);
+    let store = open(&one);
+    assert_eq!(store.damaged_ranges(0, end), Some(vec![]));
+    assert_eq!((store.end_offset(), contents(&store)), (end, before));
+}
+
+#[test]
+fn a_lost_first_file_is_damaged_and_a_deleted_one_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, other) = two_stores(directory.path());
+    let settings = StoreSettings { stop_at_damage: true, ..one };
+    let store = open(&settings);
+    fill(&store);
+    let (before, end) = (contents(&store), store.end_offset());
+    store.close().unwrap();
+    drop(store);
+    copy_store(&settings.directory, &other.directory);
+    let sound = open(&other);
+    let file_bytes = settings.commit_log_file_bytes as i64;
+    for file in [0, file_bytes] {
+        fs::remove_file(locate(&settings, file).0).unwrap();
+    }
+    let lost = (0, 2 * file_bytes);
+    for _ in 0..2 {
+        let store = open(&settings);
+        assert_eq!((store.start_offset(), store.known_damage()), (0, vec![lost]), "at every start");
+        assert_eq!(store.damaged_ranges(file_bytes + 7, end), Some(vec![lost]));
+        let read = store.get("t", 0, 0, 32, 1 << 20, &Filter::All);
+        assert_eq!((read.status, read.count, read.next_offset), (GetStatus::Damaged, 0, 0), "nobody gets past");
+        store.close().unwrap();
+    }
+    repair(&settings, &[(0, file_bytes), (file_bytes, lost.1)], &sound, true);
+    let store = open(&settings);
+    assert_eq!((store.known_damage(), contents(&store)), (vec![], before));
+    store.follow_retention(file_bytes);
+    eventually("the first file is deleted", || {
+        store.clean(true).unwrap();
+        store.start_offset() == file_bytes
+    });
+    store.close().unwrap();
+    drop(store);
+    let store = open(&settings);
+    assert_eq!((store.start_offset(), store.known_damage()), (file_bytes, vec![]));
+}
+
+#[test]
 fn only_sound_records_are_written_and_only_into_a_closed_store() {
     let directory = tempfile::tempdir().unwrap();
     let settings = small(directory.path());

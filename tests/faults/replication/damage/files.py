@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.faults.replication.damage import plan
@@ -22,12 +22,34 @@ class NothingToDamage(Exception):
     """The node has no such file, or no older copy that differs."""
 
 
-def apply(damage: Damage, data: Path, older: Path, choice: random.Random) -> str:
+PATTERNS: Mapping[str, str] = {
+    plan.INDEX: "index/*",
+    plan.JOURNAL: "journal/*",
+    plan.TIMER: "timer/*",
+    plan.CHECKPOINT: "checkpoint",
+    plan.RECORD: "replication.json",
+    plan.OTHERS: "[al]*[kt]",
+}
+"""Where a node has the files that are neither log nor queues."""
+
+
+def apply(
+    damage: Damage,
+    data: Path,
+    older: Path,
+    choice: random.Random,
+    patterns: Mapping[str, str] = PATTERNS,
+) -> str:
     """Damages a node whose store is in `data`, and returns the change in words. `older` is an older copy.
 
     Raises NothingToDamage.
     """
-    path, at = _TARGETS[damage.file](damage, data, choice)
+    if damage.file == plan.LOG:
+        path, at = _record(damage, data, choice)
+    elif damage.file == plan.QUEUE:
+        path, at = _entry(damage, data, choice)
+    else:
+        path, at = _one_of(patterns[damage.file], damage, data, choice)
     if damage.kind == plan.OLDER:
         return _bring_back(damage, path, data, older)
     if damage.kind == plan.MISSING:
@@ -76,15 +98,12 @@ def _entry(damage: Damage, data: Path, choice: random.Random) -> tuple[Path, int
     return path, _placed(damage, path.read_bytes(), choice)
 
 
-def _one_of(pattern: str) -> Callable[[Damage, Path, random.Random], tuple[Path, int]]:
-    def find(damage: Damage, data: Path, choice: random.Random) -> tuple[Path, int]:
-        files = [file for file in sorted(data.glob(pattern)) if file.is_file() and file.stat().st_size]
-        if not files:
-            raise NothingToDamage(f"the node has no {pattern}")
-        path = files[-1] if damage.place == plan.TAIL else choice.choice(files)
-        return path, _placed(damage, path.read_bytes(), choice)
-
-    return find
+def _one_of(pattern: str, damage: Damage, data: Path, choice: random.Random) -> tuple[Path, int]:
+    files = [file for file in sorted(data.glob(pattern)) if file.is_file() and file.stat().st_size]
+    if not files:
+        raise NothingToDamage(f"the node has no {pattern}")
+    path = files[-1] if damage.place == plan.TAIL else choice.choice(files)
+    return path, _placed(damage, path.read_bytes(), choice)
 
 
 def _placed(damage: Damage, content: bytes, choice: random.Random) -> int:
@@ -94,18 +113,6 @@ def _placed(damage: Damage, content: bytes, choice: random.Random) -> int:
         return max(used - choice.randrange(1, 24), 0)
     third = max(used // 3, 1)
     return choice.randrange(third) + (third if damage.place == plan.RECENT and used > third * 2 else 0)
-
-
-_TARGETS: dict[str, Callable[[Damage, Path, random.Random], tuple[Path, int]]] = {
-    plan.LOG: _record,
-    plan.QUEUE: _entry,
-    plan.INDEX: _one_of("index/*"),
-    plan.JOURNAL: _one_of("journal/*"),
-    plan.TIMER: _one_of("timer/*"),
-    plan.CHECKPOINT: _one_of("checkpoint"),
-    plan.RECORD: _one_of("replication.json"),
-    plan.OTHERS: _one_of("[al]*[kt]"),
-}
 
 
 # ---- how

@@ -43,6 +43,8 @@ class Operator:
                     self._care_for(node)
             if time.monotonic() - began > _ADVICE_S and len(self.acts) < _ACTS_MAX:
                 self._obey_advice()
+            if act := self._world.help_stuck():
+                self.acts.append(act)
             if not asked and time.monotonic() - began > _PATIENCE_S:
                 asked = True
                 self._repair_register(why)

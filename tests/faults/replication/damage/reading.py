@@ -28,6 +28,7 @@ GROUP_STATUS: Final = 30_322
 SWITCH_MASTER: Final = 30_323
 _QUERY_CONSUMER_OFFSET: Final = 14
 _GET_ALL_TOPICS: Final = 21
+_QUERY_NOT_FOUND: Final = 22
 _COUNT_MAX = 1_000
 _PATIENCE_S = 20.0
 _PAUSE_S = 0.1
@@ -132,6 +133,7 @@ def read_state(found: Read, node: BrokerNode, group: str, topic: str) -> None:
             assert found.topics, "it has no topics"
             fields = {"consumerGroup": group, "topic": topic, "queueId": "0"}
             reply = client.call(_QUERY_CONSUMER_OFFSET, fields)
+            assert reply.code in (SUCCESS, _QUERY_NOT_FOUND), f"no offset: {reply.code} {reply.remark}"
             found.committed = int(reply.fields["offset"]) if reply.code == SUCCESS else 0
 
     _retried(found, node, "its topics and offsets", read)

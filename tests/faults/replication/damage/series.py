@@ -18,9 +18,16 @@ TRIALS_PER_WORLD = 25
 class Series:
     """Runs trials on a group, and starts a new group when one was ruined or has served long enough."""
 
-    def __init__(self, home: Path, say: Callable[[str], None] = print, *, heal_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        home: Path,
+        say: Callable[[str], None] = print,
+        *,
+        heal_s: float = 60.0,
+        new_world: type[World] = World,
+    ) -> None:
         """A group may need `heal_s` for each step of its healing."""
-        self._home, self._say, self._heal_s = home, say, heal_s
+        self._home, self._say, self._heal_s, self._new_world = home, say, heal_s, new_world
         self._stack = ExitStack()
         self._world: World | None = None
         self._served = 0
@@ -31,11 +38,13 @@ class Series:
         world = self._usable(seed, power=damage.moment == plan.POWER)
         outcome = Trial(world, seed, damage).run()
         self._served += 1
-        self._say(outcome.report())
-        for finding in outcome.findings[1:6]:
-            self._say(f"       {finding}")
-        for line in (*outcome.acts, *(outcome.lines[:6] if outcome.findings else ())):
-            self._say(f"       > {line}")
+        lines = (*outcome.acts, *(outcome.lines[:6] if outcome.findings else ()))
+        # At once: another series may run beside this one.
+        self._say(
+            "\n       ".join(
+                [outcome.report(), *outcome.findings[1:6], *(f"> {line}" for line in lines)],
+            )
+        )
         if outcome.findings:
             self.close()
         return outcome
@@ -49,14 +58,15 @@ class Series:
             self.close()
         if self._world is None:
             self._worlds, self._served = self._worlds + 1, 0
-            self._world = World(self._home / f"world-{self._worlds}", seed, self._stack, power=power)
+            home = self._home / f"world-{self._worlds}"
+            self._world = self._new_world(home, seed, self._stack, power=power)
             self._world.heal_s = self._heal_s
         return self._world
 
     def close(self) -> None:
-        """Ends the group."""
-        self._stack.close()
-        self._stack, self._world = ExitStack(), None
+        """Ends the group. If another thread runs a trial on it, that trial fails."""
+        stack, self._stack, self._world = self._stack, ExitStack(), None
+        stack.close()
 
     def __enter__(self) -> Series:
         return self

@@ -16,7 +16,7 @@ from typing import Final, TypedDict
 
 import metaq
 from metaq.errors import MetaqError
-from tests.support.plain_client import SUCCESS, PlainClient, ServerClosed
+from tests.support.plain_client import SUCCESS, PlainClient, Reply, ServerClosed, create_topic
 from tests.support.waiting import wait_until
 
 TOPICS: Final = ("orders", "bills")
@@ -86,7 +86,11 @@ class _Undo(Exception):
 class Traffic:
     """A thread that sends, and one that commits offsets. Both go on whatever the group does."""
 
-    def __init__(self, nameservers: str, master_address: Callable[[], str], seed: int) -> None:
+    def __init__(
+        self, nameservers: str, master_address: Callable[[], str], seed: int, *, is_plain: bool = False
+    ) -> None:
+        """Plain traffic has neither delayed messages nor transactions nor batches."""
+        self._is_plain = is_plain
         self.memory = Memory()
         self.failures: Counter[str] = Counter()
         self._master_address = master_address
@@ -107,11 +111,15 @@ class Traffic:
         for topic in (*TOPICS, DELAYED):
             self.create_topic(topic, QUEUES)
         body = json.dumps({"groupName": COMMITS, "consumeEnable": True}).encode()
-        wait_until(lambda: self._ask(_UPDATE_AND_CREATE_GROUP, {}, body), 60, "the group of the commits")
+        wait_until(
+            lambda: self._ask(lambda master: master.call(_UPDATE_AND_CREATE_GROUP, {}, body)),
+            60,
+            "the group of the commits",
+        )
         self._client.start()
         self._producer.start()
         self.burst(prefill)
-        for _ in range(3):
+        for _ in range(0 if self._is_plain else 3):
             self._producer.send(DELAYED, b"far", delay=timedelta(seconds=_FAR_DELAY_S))
         for thread in self._threads:
             thread.start()
@@ -131,6 +139,11 @@ class Traffic:
             for _ in range(count):
                 topic, body, options = self._drawn(2_000)
                 sent_ms = _now_ms()
+                if self._is_plain:
+                    with suppress(MetaqError):
+                        result = self._producer.send(topic, body, timeout=_TIMEOUT_S, **options)
+                        self._note(topic, body, options, sent_ms, result)
+                    continue
                 future = self._producer.send_soon(topic, body, **options)
                 futures.append((topic, body, options, sent_ms, partial(future.result, timeout=60)))
             for topic, body, options, sent_ms, wait in futures:
@@ -139,17 +152,9 @@ class Traffic:
 
     def create_topic(self, topic: str, queues: int) -> None:
         """Creates a topic, however often that takes."""
-        fields = {
-            "topic": topic,
-            "defaultTopic": "TBW102",
-            "readQueueNums": str(queues),
-            "writeQueueNums": str(queues),
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-        }
-        wait_until(lambda: self._ask(17, fields), 60, f"topic {topic}")
+        wait_until(
+            lambda: self._ask(lambda master: create_topic(master, topic, queues)), 60, f"topic {topic}"
+        )
         self.memory.topics[topic] = queues
 
     @property
@@ -163,9 +168,9 @@ class Traffic:
 
     # ---- the threads
 
-    def _ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> bool:
+    def _ask(self, request: Callable[[PlainClient], Reply]) -> bool:
         with suppress(OSError, ServerClosed), PlainClient(self._master_address(), 5.0) as client:
-            return client.call(code, fields, body).code == SUCCESS
+            return request(client).code == SUCCESS
         return False
 
     def _send_all(self) -> None:
@@ -177,7 +182,7 @@ class Traffic:
                     self.failures[f"{type(error).__name__}: {error}"[:100]] += 1
 
     def _send(self) -> None:
-        drawn = self._choice.random()
+        drawn = self._choice.random() if not self._is_plain else 1.0
         topic, body, options = self._drawn(300)
         if drawn < 0.06:
             delay_s = self._choice.uniform(*_DELAYS_S)
@@ -229,7 +234,8 @@ class Traffic:
         offset = 0
         while not self._stopped.wait(_COMMIT_EVERY_S):
             fields = {"consumerGroup": COMMITS, "topic": TOPICS[0], "queueId": "0"}
-            if self._ask(UPDATE_CONSUMER_OFFSET, {**fields, "commitOffset": str(offset + 1)}):
+            fields["commitOffset"] = str(offset + 1)
+            if self._ask(partial(PlainClient.call, code=UPDATE_CONSUMER_OFFSET, fields=fields)):
                 offset += 1
                 self.memory.offsets.append((time.monotonic(), offset))
 

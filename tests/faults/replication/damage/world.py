@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.faults.replication.damage.files import PATTERNS
 from tests.faults.replication.damage.oracle import References
 from tests.faults.replication.damage.raw import first_difference
 from tests.faults.replication.damage.reading import SWITCH_MASTER, Queue, Read, group_status
@@ -32,6 +33,15 @@ _SETTINGS = {"catch_up_bytes_per_second": 4_000_000}
 class World:
     """One group, used by many trials until one of them ruins it."""
 
+    patterns: Mapping[str, str] = PATTERNS
+    """Where a node has the files that a damage names."""
+    damage_words = _DAMAGE_WORDS
+    """Words of log lines that speak of damage."""
+    keys_asked = 4
+    """How many messages of each node are looked for by their keys, if the key index is not damaged."""
+    committed_for_s = 5.0
+    """Offsets reach all nodes within a second; a busy machine needs longer."""
+
     def __init__(self, home: Path, seed: int, stack: ExitStack, *, power: bool = False) -> None:
         self.home = home
         home.mkdir(parents=True)
@@ -39,7 +49,7 @@ class World:
         """How long the group may need for each step of its healing."""
         self.powered = PoweredNodes(home, stack) if power else None
         self.nodes = self._start_nodes(stack)
-        self.traffic = Traffic(self.nodes.namesrv, self._master_address, seed)
+        self.traffic = self._new_traffic(seed)
         stack.callback(self.traffic.stop)
         self.references: References = {}
         self.read_to: dict[Queue, int] = {}
@@ -58,6 +68,9 @@ class World:
     def _start_nodes(self, stack: ExitStack) -> BrokerNodes:
         prepare: Callable[[BrokerNode], None] = self.powered.prepare if self.powered else lambda _: None
         return stack.enter_context(BrokerNodes(self.home / "nodes", settings=_SETTINGS, prepare=prepare))
+
+    def _new_traffic(self, seed: int) -> Traffic:
+        return Traffic(self.nodes.namesrv, self._master_address, seed)
 
     def _master_address(self) -> str:
         return self.nodes.nodes[self.nodes.watch.last.master or 1].address
@@ -115,6 +128,10 @@ class World:
             wrong.append(f"node {record.master} is not master yet")
         return "; ".join(wrong)
 
+    def help_stuck(self) -> str:
+        """Does what the group needs an operator for although nothing is damaged; returns what that was."""
+        return ""
+
     def problem(self, node: BrokerNode) -> str:
         """Returns why a node says that it does not join."""
         return str(_own_status(node)["problem"])
@@ -154,7 +171,9 @@ class World:
         lines = []
         for node in self.nodes.nodes.values():
             new = node.log()[since[node.id] :]
-            lines += [f"node {node.id}: {line}" for line in new.splitlines() if _DAMAGE_WORDS.search(line)]
+            lines += [
+                f"node {node.id}: {line}" for line in new.splitlines() if self.damage_words.search(line)
+            ]
         return lines
 
     def log_sizes(self) -> dict[int, int]:
