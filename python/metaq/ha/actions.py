@@ -44,6 +44,11 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
+class Reopen:
+    """Take a new incarnation and open the store again, because a file of its log was cut while it was in use."""
+
+
+@dataclass(frozen=True, slots=True)
 class Truncate:
     """Cut the log down to the point where it parts from the master's."""
 
