@@ -45,7 +45,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """Take a new incarnation and open the store again, because a file of its log was cut while it was in use."""
+    """Take a new incarnation and open the store again: somebody cut a file of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,7 @@ Action = (
     | Follow
     | CompareBelow
     | NoteDamage
+    | Reopen
     | Repair
     | Truncate
     | StartOver

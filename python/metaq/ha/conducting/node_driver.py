@@ -344,7 +344,7 @@ class NodeDriver:
         _log.error(
             "node %d: another program cut its log, so it opens its store again", shown_id(self._node_id)
         )
-        # First of all: records that were acknowledged may be gone, and after a kill that may not show any more.
+        # First of all: acknowledged records may be gone, and after a kill that may not show any more.
         await self.save(self.kept.change(incarnation=self._new_incarnation(), incomplete=True))
         await self._node.reopen()
         await self._node.identify(self.member)

@@ -1,0 +1,66 @@
+"""Mapped files of a running broker lose pages: somebody cuts them, or the disk cannot read them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.faults.disks import MIB, LoopDisk, loop_disk
+from tests.support.plain_client import PULL_NOT_FOUND, SUCCESS, create_topic, pull, read_queue, send
+from tests.support.serving import Serving
+from tests.support.waiting import wait_until
+
+TOPIC = "lost_pages"
+COUNT = 200
+BODY_BYTES = 4_000
+SERVICE_NOT_AVAILABLE = 14
+
+
+def _fill(broker: Serving) -> None:
+    with broker.connect() as client:
+        assert create_topic(client, TOPIC, 1).code == SUCCESS
+        for number in range(COUNT):
+            assert send(client, TOPIC, 0, f"{number:04}".encode() * (BODY_BYTES // 4)).code == SUCCESS
+
+
+def test_a_broker_lives_on_when_somebody_cuts_its_log(tmp_path: Path) -> None:
+    home, data = tmp_path / "home", tmp_path / "data"
+    with Serving(home, data) as broker:
+        _fill(broker)
+        (path, *_) = sorted((data / "commitlog").iterdir())
+        os.truncate(path, 50 * BODY_BYTES)
+        with broker.connect() as client:
+            served = read_queue(client, TOPIC, 0)
+            assert 40 <= len(served) < COUNT, "what the file still has"
+            wait_until(lambda: send(client, TOPIC, 0, b"late").code == SERVICE_NOT_AVAILABLE)
+        assert broker.child.alive, broker.child.tail()
+        wait_until(lambda: "another program cut the file" in broker.log())
+        broker.kill()
+    with Serving(home, data) as broker, broker.connect() as client:
+        assert len(read_queue(client, TOPIC, 0)) >= len(served)
+        assert send(client, TOPIC, 0, b"after the restart").code == SUCCESS
+
+
+def test_a_broker_lives_on_when_its_disk_cannot_read_a_mapped_page(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with loop_disk(tmp_path, 96 * MIB) as disk:
+        data = disk.path / "data"
+        with Serving(home, data) as broker:
+            _fill(broker)
+            assert broker.stop() == 0
+        _empty_cache(disk)
+        with Serving(home, data) as broker, broker.connect() as client:
+            # The entries of the queue are in memory from now on, but not the first records.
+            assert pull(client, TOPIC, 0, COUNT - 1).code == SUCCESS
+            disk.lose_power()
+            first = pull(client, TOPIC, 0, 0, count_max=1)
+            assert first.code != SUCCESS or int(first.fields["nextBeginOffset"]) > 0
+            assert pull(client, TOPIC, 0, COUNT).code == PULL_NOT_FOUND
+            wait_until(lambda: "the disk cannot read it" in broker.log())
+            assert broker.child.alive, broker.child.tail()
+            broker.kill()
+
+
+def _empty_cache(disk: LoopDisk) -> None:
+    disk.unmount()
+    disk.mount()
