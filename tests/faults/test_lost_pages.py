@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.faults.disks import MIB, LoopDisk, loop_disk
 from tests.support.plain_client import SUCCESS, create_topic, pull, read_queue, send
@@ -63,6 +68,38 @@ def test_a_broker_lives_on_when_its_disk_cannot_read_a_mapped_page(tmp_path: Pat
             wait_until(lambda: "the disk cannot read it" in broker.log())
             assert broker.child.alive, broker.child.tail()
             broker.kill()
+
+
+# A page of a file that is not the store's: nobody may hide that fault.
+_FAULT = """
+import faulthandler, mmap, os, sys
+from metaq._core import Clock, Store
+from metaq.settings import StoreSettings
+if sys.argv[2] == "before":
+    faulthandler.enable()
+store = Store(StoreSettings(directory=sys.argv[1]), Clock())
+if sys.argv[2] == "after":
+    faulthandler.enable()
+path = os.path.join(sys.argv[1], "other")
+with open(path, "w+b") as file:
+    file.truncate(8192)
+    mapped = mmap.mmap(file.fileno(), 8192)
+    file.truncate(0)
+    print(mapped[5000])
+"""
+
+
+@pytest.mark.parametrize("faulthandler", ["before", "after", "never"])
+def test_a_fault_outside_the_store_ends_the_process_as_before(tmp_path: Path, faulthandler: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FAULT, str(tmp_path / "store"), faulthandler],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGBUS, done
+    assert ("in <module>" in done.stderr) is (faulthandler != "never")
 
 
 def _empty_cache(disk: LoopDisk) -> None:

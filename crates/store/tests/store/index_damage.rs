@@ -45,8 +45,11 @@ fn overwrite(path: &Path, content: &[u8]) {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(content, 0).unwrap();
 }
 
+/// A change of the index files; it also gets older copies.
+type Change = fn(&[PathBuf], &[Vec<u8>]);
+
 /// Each change of the second file or the last one, or of all of them.
-fn changes() -> Vec<(&'static str, fn(&[PathBuf], &[Vec<u8>]))> {
+fn changes() -> Vec<(&'static str, Change)> {
     fn change(path: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = fs::read(path).unwrap();
         edit(&mut bytes);
