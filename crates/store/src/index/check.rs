@@ -24,7 +24,7 @@ const SCRUBBED_BLOCKS: u64 = 64;
 const SEAM_BYTES_MAX: i64 = 64 << 20;
 const NONE: i64 = i64::MAX;
 
-/// What is to be made again, and what is.
+/// The repairs that are due, and those that are under way.
 pub(crate) struct Repairs {
     /// The index is wrong from this physical offset on, or `NONE`.
     from: AtomicI64,
@@ -35,7 +35,7 @@ pub(crate) struct Repairs {
     is_checked: AtomicBool,
     /// Files that were found wrong or missing.
     pub(crate) count: AtomicU64,
-    /// Where the scrub goes on: a physical offset that names the file, and a block of it.
+    /// The next block that the scrub checks: a physical offset names its file.
     scrubbed: Mutex<(i64, u64)>,
 }
 

@@ -75,7 +75,7 @@ pub(crate) struct IndexFile {
     sums: Option<BlockSums>,
 }
 
-/// What an entry holds.
+/// The content of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) key_hash: i32,

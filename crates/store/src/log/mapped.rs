@@ -371,7 +371,7 @@ fn replace_lost(hit: &Hit, address: usize) -> bool {
     if first <= page && zero_pages(hit, first, end) {
         return true;
     }
-    // A process may have only so many mappings, and each lost page may take one. All of the rest takes one.
+    // Each lost page may take a mapping, whose number the kernel limits. If there are too many, the rest is lost too.
     zero_pages(hit, page, (page + PAGE_BYTES).min(end)) || zero_pages(hit, page, end)
 }
 
