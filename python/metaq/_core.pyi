@@ -938,6 +938,9 @@ class Store:
         """How long the sync of the log that is under way has been running; 0 if there is none."""
     def sync_failed(self) -> bool:
         """Whether a sync of the log has failed: nothing more is acknowledged until a restart."""
+    def is_log_cut(self) -> bool:
+        """Whether somebody cut a file of the log while it was in use. Nothing more is acknowledged until the
+        store is opened again, which gives the file its length back."""
     def is_full(self) -> bool:
         """Whether records are refused because the disk is full, or queue entries cannot be written."""
     def gate_confirmation(self, end_offset: int) -> None:
@@ -1013,6 +1016,9 @@ class StoreFigures:
     @property
     def uncovered_records(self) -> int:
         """Records with a checksum of the body alone that were dispatched since the start."""
+    @property
+    def rebuilt_index_files(self) -> int:
+        """Files of the key index that were wrong or missing, and were made again from the log."""
     @property
     def repaired_entries(self) -> int: ...
     @property

@@ -239,6 +239,10 @@ class SimNode(DamagedLog):
         else:
             self._acknowledge()
 
+    async def reopen(self) -> None:
+        self._leave_master()
+        self._failed = False
+
     async def truncate(self, end: int) -> None:
         await self._sync_all()
         self.world.note(f"node {self.host.name} cuts its log from {self.disk.end} to {end}")

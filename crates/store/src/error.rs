@@ -19,8 +19,14 @@ pub enum StoreError {
     Locked { path: PathBuf },
     #[error("{path} is damaged: {detail}", path = .path.display())]
     Damaged { path: PathBuf, detail: String },
+    #[error(
+        "{path} lost its bytes from {position} on while it was in use: another program cut the file, or the disk cannot read it", path = .path.display()
+    )]
+    LostPages { path: PathBuf, position: u64 },
     #[error("{place}: the record is damaged, and whoever needs it waits until it is repaired")]
     AwaitsRepair { place: String },
+    #[error("the key index is being rebuilt and has come to {indexed}: try again in a moment")]
+    IndexIncomplete { indexed: i64 },
     #[error("the record has {size} bytes, the limit is {limit}")]
     TooLarge { size: usize, limit: usize },
     #[error(transparent)]

@@ -33,6 +33,8 @@ figures!(
     damaged_records,
     /// Records with a checksum of the body alone that were dispatched since the start.
     uncovered_records,
+    /// Files of the key index that were wrong or missing, and were made again from the log.
+    rebuilt_index_files,
     repaired_entries,
     syncs,
     queues_loaded,

@@ -123,6 +123,7 @@ impl OpenStore {
             let with_checkpoint = rounds % FLUSHES_PER_CHECKPOINT == 0;
             let with_index = rounds % (FLUSHES_PER_CHECKPOINT * CHECKPOINTS_PER_INDEX_SYNC) == 0;
             self.finish_dispatch();
+            self.note_lost_pages();
             self.check_suspects();
             self.flush_queues();
             if with_checkpoint {
@@ -142,6 +143,20 @@ impl OpenStore {
                 }
             }
             pause = interval.max(begin.elapsed() * REST_FACTOR);
+        }
+    }
+
+    /// Acknowledges nothing more if a file of the log lost pages: what was appended to them is nowhere. What is damaged
+    /// there is found like any other damage.
+    fn note_lost_pages(&self) {
+        for file in self.log.files().iter() {
+            let Some(position) = file.take_loss() else { continue };
+            self.reports.add(StoreError::LostPages { path: file.path().to_owned(), position }.to_string());
+            self.log.damage.suspect(file.start_offset + position as i64);
+            if self.gate.shut(Refusal::FailedSync) {
+                self.reports.add("writes are refused until the store is opened again".to_owned());
+                self.announce(true);
+            }
         }
     }
 

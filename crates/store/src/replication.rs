@@ -91,6 +91,12 @@ impl Store {
         self.shared.gate.is_shut(Refusal::FailedSync)
     }
 
+    /// Whether somebody cut a file of the log while it was in use. What was appended behind the cut is nowhere, and
+    /// nothing more is acknowledged until the store is opened again, which gives the file its length back.
+    pub fn is_log_cut(&self) -> bool {
+        self.shared.log.files().iter().any(|file| file.is_cut())
+    }
+
     /// Whether records are refused because the disk is full, or queue entries cannot be written, until that ends.
     pub fn is_full(&self) -> bool {
         self.shared.gate.is_full()

@@ -66,6 +66,7 @@ impl Store {
                     checked.unwrap_or_else(|error| {
                         self.report(format!("queue entries cannot be read: {error}"))
                     });
+                    self.shared.index.scrub(records);
                     let checksum = Some(crc32fast::hash(records));
                     Scrubbed { next_offset: from + size as i64, checksum, damaged: Vec::new() }
                 }
@@ -181,7 +182,10 @@ impl OpenStore {
         let read = self.disk.read_once(file.path(), &mut piece, (from - file.start_offset) as u64);
         match read {
             Ok(count) if count == len => Ok(piece),
-            Ok(_) => Err(StoreError::io(file.path(), std::io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => {
+                file.note_cut((from - file.start_offset) as u64 + count as u64);
+                Err(StoreError::io(file.path(), std::io::ErrorKind::UnexpectedEof.into()))
+            }
             Err(source) => Err(StoreError::io(file.path(), source)),
         }
     }

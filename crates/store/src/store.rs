@@ -16,7 +16,8 @@ use crate::disk::{Disk, DiskFile, memory_bytes};
 use crate::error::StoreError;
 use crate::figures::StoreFigures;
 use crate::housekeeping::Housekeeping;
-use crate::index::key_index::{Index, KeyQuery};
+use crate::index::key_index::Index;
+use crate::index::query::KeyQuery;
 use crate::log::commit_log::CommitLog;
 use crate::log::copy_permit::CopyPermit;
 use crate::log::flush::Flush;
@@ -384,6 +385,12 @@ impl Store {
         let settings = &self.shared.settings;
         let (entries_max, bytes_max) = (settings.query_entries_max, settings.query_bytes_max);
         let query = KeyQuery { topic, key, count_max, begin_ms, end_ms, entries_max, bytes_max };
+        let found = self.shared.index.query(&self.shared.log, &query);
+        if !self.shared.index.is_incomplete() {
+            return found;
+        }
+        // It met damage of the index. A small index is made again within this wait.
+        self.shared.index.wait_indexed(self.confirmed_offset());
         self.shared.index.query(&self.shared.log, &query)
     }
 
@@ -397,6 +404,9 @@ impl Store {
         end_ms: i64,
     ) -> Result<QueryResult, StoreError> {
         let found = self.query(topic, key, count_max, begin_ms, end_ms);
+        if self.shared.index.is_incomplete() {
+            return Err(StoreError::IndexIncomplete { indexed: self.shared.index.indexed_end() });
+        }
         match found.damaged_at.filter(|_| self.shared.settings.stop_at_damage) {
             Some(at) => Err(StoreError::AwaitsRepair { place: format!("commit log {at}") }),
             None => Ok(found),
@@ -496,6 +506,7 @@ impl Store {
             recovered_bytes: shared.recovered.scanned_bytes,
             uncovered_records: shared.dispatch.uncovered_records.load(relaxed) as i64,
             damaged_records: (dispatch_damage + shared.damage.count.load(relaxed)) as i64,
+            rebuilt_index_files: shared.index.repairs.count.load(relaxed) as i64,
             repaired_entries: shared.damage.repaired.load(relaxed) as i64,
             syncs: shared.flush.syncs.load(relaxed) as i64,
             queues_loaded: shared.queues.loaded().len() as i64,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
-from metaq._core import Clock, Listener, Store
+from metaq._core import Clock, Listener, Store, StoreFailure
 from metaq.broker.functions import Functions
 from metaq.broker.master import Master
 from metaq.broker.node import Node, open_node
@@ -232,7 +232,12 @@ class Broker:
         was_replica = self.replica is not None
         await self.step_down(deposed=True)
         node, settings = self.node, self.options.store
-        await asyncio.to_thread(node.store.close)
+        try:
+            await asyncio.to_thread(node.store.close)
+        except StoreFailure:
+            # Then its files are as after a kill, and the start recovers them.
+            if not (node.store.sync_failed() or node.store.is_log_cut()):
+                raise
         await asyncio.to_thread(change, settings)
         node.store = await asyncio.to_thread(Store, settings, self.clock)
         if was_replica:

@@ -44,6 +44,11 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
+class Reopen:
+    """Take a new incarnation and open the store again: somebody cut a file of its log."""
+
+
+@dataclass(frozen=True, slots=True)
 class Truncate:
     """Cut the log down to the point where it parts from the master's."""
 
@@ -154,6 +159,7 @@ Action = (
     | Follow
     | CompareBelow
     | NoteDamage
+    | Reopen
     | Repair
     | Truncate
     | StartOver

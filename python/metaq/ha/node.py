@@ -156,6 +156,10 @@ class Node(Protocol):
         """
         ...
 
+    async def reopen(self) -> None:
+        """Follows nobody, and opens the store again as a start does. Safe to repeat after a kill."""
+        ...
+
     async def truncate(self, end: int) -> None:
         """Copies the tail aside, cuts the log, syncs, cuts all derived files. Safe to repeat after a kill."""
         ...

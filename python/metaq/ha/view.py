@@ -36,6 +36,8 @@ class Disk(enum.Enum):
     """A sync has not returned for a long time."""
     FAILED = "failed"
     """A sync returned an error. The store takes no writes until it is opened again."""
+    CUT = "cut"
+    """Another program cut a file of the log while it was in use. That ends when the store is opened again."""
     FULL = "full"
     """There is no room for records, or queue entries cannot be written. That may end by itself."""
 

@@ -251,6 +251,10 @@ impl Store {
         self.inner.sync_failed()
     }
 
+    fn is_log_cut(&self) -> bool {
+        self.inner.is_log_cut()
+    }
+
     fn is_full(&self) -> bool {
         self.inner.is_full()
     }

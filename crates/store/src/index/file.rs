@@ -14,6 +14,7 @@ use metaq_wire::properties::java_hash_on;
 
 use crate::disk::Disk;
 use crate::error::StoreError;
+use crate::index::sums::{BLOCK_BYTES, BlockSums};
 use crate::log::mapped::MappedTable;
 
 const HEADER_BYTES: u64 = 40;
@@ -21,6 +22,8 @@ const SLOT_BYTES: u64 = 4;
 const ENTRY_BYTES: u64 = 20;
 /// Blocks for entries are allocated in steps of this size.
 const ALLOCATION_STEP_BYTES: u64 = 1 << 20;
+/// Entries of one chain whose blocks a query checks. A scrub checks all blocks.
+const CHECKED_MAX: u32 = 64;
 
 mod at {
     pub(super) const BEGIN_TIME: u64 = 0;
@@ -42,11 +45,11 @@ impl IndexSizes {
         HEADER_BYTES + u64::from(self.slots) * SLOT_BYTES + u64::from(self.entries) * ENTRY_BYTES
     }
 
-    fn entry_at(&self, number: i32) -> u64 {
+    pub(super) fn entry_at(&self, number: i32) -> u64 {
         HEADER_BYTES + u64::from(self.slots) * SLOT_BYTES + number as u64 * ENTRY_BYTES
     }
 
-    fn slot_at(&self, key_hash: i32) -> u64 {
+    pub(super) fn slot_at(&self, key_hash: i32) -> u64 {
         HEADER_BYTES + u64::from(key_hash as u32 % self.slots) * SLOT_BYTES
     }
 }
@@ -62,12 +65,24 @@ pub(crate) struct Span {
 }
 
 pub(crate) struct IndexFile {
-    table: MappedTable,
-    sizes: IndexSizes,
+    pub(super) table: MappedTable,
+    pub(super) sizes: IndexSizes,
     /// A copy of the header's numbers.
     span: Span,
     used_slots: i32,
-    count: i32,
+    pub(super) count: i32,
+    /// None before the file is verified.
+    sums: Option<BlockSums>,
+}
+
+/// The content of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) key_hash: i32,
+    pub(crate) physical_offset: i64,
+    pub(crate) seconds: i32,
+    /// The number of the entry before it in the same chain, or 0.
+    pub(crate) previous: i32,
 }
 
 impl IndexFile {
@@ -94,7 +109,8 @@ impl IndexFile {
                 detail: "the header of the index file is out of range".to_owned(),
             });
         }
-        Ok(Self { table, sizes, span, used_slots, count: count.max(1) })
+        let sums = (count == 0).then(BlockSums::default);
+        Ok(Self { table, sizes, span, used_slots, count: count.max(1), sums })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -103,6 +119,35 @@ impl IndexFile {
 
     pub(crate) fn span(&self) -> Span {
         self.span
+    }
+
+    /// Takes the checksums of a file that was verified.
+    pub(crate) fn trust(&mut self, sums: BlockSums) {
+        self.sums = Some(sums);
+    }
+
+    /// How many blocks the file has so far.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.sums.as_ref().map_or(0, BlockSums::blocks)
+    }
+
+    /// Whether a block has the bytes that were written there.
+    pub(crate) fn is_block_right(&self, block: u64) -> bool {
+        !self.table.has_lost_pages() && self.is_right(block * BLOCK_BYTES)
+    }
+
+    #[inline]
+    fn is_right(&self, position: u64) -> bool {
+        self.sums.as_ref().is_none_or(|sums| sums.is_right(&self.table, position))
+    }
+
+    pub(crate) fn has_lost_pages(&self) -> bool {
+        self.table.has_lost_pages()
+    }
+
+    /// The end of the entries, as a position in the file.
+    pub(super) fn used_end(&self) -> u64 {
+        self.sizes.entry_at(self.count)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -137,8 +182,7 @@ impl IndexFile {
         }
         self.span.end_time_ms = store_timestamp_ms;
         self.span.end_offset = physical_offset;
-        let seconds =
-            ((store_timestamp_ms - self.span.begin_time_ms) / 1_000).clamp(0, i64::from(i32::MAX)) as i32;
+        let seconds = self.seconds_of(store_timestamp_ms);
         let slot_at = self.sizes.slot_at(key_hash);
         let previous = self.slot(slot_at);
 
@@ -147,15 +191,22 @@ impl IndexFile {
         entry[4..12].copy_from_slice(&physical_offset.to_be_bytes());
         entry[12..16].copy_from_slice(&seconds.to_be_bytes());
         entry[16..].copy_from_slice(&previous.to_be_bytes());
-        self.table.write(entry_at, &entry);
+        self.write(entry_at, &entry);
         let number = self.count;
         self.count += 1;
         if previous == 0 {
             self.used_slots += 1;
         }
         self.write_header();
-        self.table.write(slot_at, &number.to_be_bytes());
+        self.write(slot_at, &number.to_be_bytes());
         Ok(())
+    }
+
+    fn write(&mut self, at: u64, data: &[u8]) {
+        if let Some(sums) = &mut self.sums {
+            sums.follow(&self.table, at, data);
+        }
+        self.table.write(at, data);
     }
 
     /// Reads the slots of keys that are about to be added. Slots are scattered over many megabytes: if they are read
@@ -175,35 +226,76 @@ impl IndexFile {
         }
         header[at::USED_SLOTS as usize..at::COUNT as usize].copy_from_slice(&self.used_slots.to_be_bytes());
         header[at::COUNT as usize..].copy_from_slice(&self.count.to_be_bytes());
-        self.table.write(0, &header);
+        self.write(0, &header);
     }
 
-    /// The newest entry of a slot; None if the number in the slot belongs to no entry.
+    /// The newest entry of a slot; 0 if the number in the slot belongs to no entry.
     fn slot(&self, slot_at: u64) -> i32 {
-        let number = self.table.read::<4>(slot_at).map_or(0, i32::from_be_bytes);
+        let number = self.slot_number(slot_at);
         if (1..self.count).contains(&number) { number } else { 0 }
     }
 
-    /// Visits the entries of the key's slot, newest first, until `visit` returns false. Other keys share the slot.
-    pub(crate) fn find(&self, key_hash: i32, mut visit: impl FnMut(FoundEntry) -> bool) {
-        let mut number = self.slot(self.sizes.slot_at(key_hash));
-        while number > 0 {
-            let Some(entry) = self.table.read::<{ ENTRY_BYTES as usize }>(self.sizes.entry_at(number)) else {
-                return;
-            };
-            let int = |at: usize| entry[at..].first_chunk().copied().map_or(0, i32::from_be_bytes);
-            let found = FoundEntry {
-                is_of_key: int(0) == key_hash,
-                physical_offset: entry[4..].first_chunk().copied().map_or(0, i64::from_be_bytes),
-                seconds: int(12),
-            };
-            if !visit(found) {
-                return;
+    pub(super) fn slot_number(&self, slot_at: u64) -> i32 {
+        self.table.read::<4>(slot_at).map_or(0, i32::from_be_bytes)
+    }
+
+    pub(super) fn entry(&self, number: i32) -> Option<Entry> {
+        let entry = self.table.read::<{ ENTRY_BYTES as usize }>(self.sizes.entry_at(number))?;
+        let int = |at: usize| entry[at..].first_chunk().copied().map_or(0, i32::from_be_bytes);
+        Some(Entry {
+            key_hash: int(0),
+            physical_offset: entry[4..].first_chunk().copied().map_or(0, i64::from_be_bytes),
+            seconds: int(12),
+            previous: int(16),
+        })
+    }
+
+    /// The entries of a record, which lie one behind the other.
+    pub(crate) fn entries_of(&self, physical_offset: i64) -> impl Iterator<Item = Entry> + '_ {
+        let (mut first, mut end) = (1, self.count);
+        while first < end {
+            let middle = first + (end - first) / 2;
+            if self.entry(middle).is_some_and(|entry| entry.physical_offset < physical_offset) {
+                first = middle + 1;
+            } else {
+                end = middle;
             }
-            // Chains lead to older entries only. Anything else is damage and might never end.
-            let previous = int(16);
-            number = if previous < number { previous } else { 0 };
         }
+        (first..self.count)
+            .filter_map(|number| self.entry(number))
+            .take_while(move |entry| entry.physical_offset == physical_offset)
+    }
+
+    /// The seconds that the entry of a record stored at this time has.
+    pub(crate) fn seconds_of(&self, store_timestamp_ms: i64) -> i32 {
+        ((store_timestamp_ms - self.span.begin_time_ms) / 1_000).clamp(0, i64::from(i32::MAX)) as i32
+    }
+
+    /// Visits the entries of the key's slot, newest first, until `visit` returns false. Other keys share the slot. Returns
+    /// false if it met something that nobody wrote there, so that entries may be missing.
+    pub(crate) fn find(&self, key_hash: i32, mut visit: impl FnMut(FoundEntry) -> bool) -> bool {
+        let slot_at = self.sizes.slot_at(key_hash);
+        let mut number = self.slot_number(slot_at);
+        let mut is_sound = self.is_right(slot_at) && (0..self.count).contains(&number);
+        let mut checked = 0;
+        while is_sound && number > 0 {
+            let Some(entry) = self.entry(number) else { return false };
+            checked += 1;
+            // Chains lead to older entries of the same slot only. Anything else is damage and might never end.
+            is_sound = (0..number).contains(&entry.previous)
+                && self.sizes.slot_at(entry.key_hash) == slot_at
+                && (checked > CHECKED_MAX || self.is_right(self.sizes.entry_at(number)));
+            let found = FoundEntry {
+                is_of_key: entry.key_hash == key_hash,
+                physical_offset: entry.physical_offset,
+                seconds: entry.seconds,
+            };
+            if is_sound && !visit(found) {
+                break;
+            }
+            number = entry.previous;
+        }
+        is_sound && !self.table.has_lost_pages()
     }
 }
 
@@ -319,7 +411,9 @@ mod tests {
         let link = SIZES.entry_at(3) as usize + 16;
         bytes[link..link + 4].copy_from_slice(&3_i32.to_be_bytes());
         std::fs::write(&path, &bytes)?;
-        assert_eq!(found(&IndexFile::open(&SystemDisk, &path, SIZES)?, "a"), [2]);
+        let file = IndexFile::open(&SystemDisk, &path, SIZES)?;
+        assert!(!file.find(key_hash(topic_hash("t"), "a"), |_| true), "it is reported");
+        drop(file);
         bytes[36..40].copy_from_slice(&1_000_i32.to_be_bytes());
         std::fs::write(&path, &bytes)?;
         assert!(matches!(IndexFile::open(&SystemDisk, &path, SIZES), Err(StoreError::Damaged { .. })));

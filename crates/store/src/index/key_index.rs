@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use metaq_wire::{Record, layout, properties};
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::api::QueryResult;
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::index::file::{IndexFile, IndexSizes, key_hash, topic_hash};
+use crate::index::check::Repairs;
+use crate::index::file::{IndexFile, IndexSizes};
+use crate::index::keys::{Found, IndexedKey};
 use crate::log::commit_log::CommitLog;
 use crate::log::gate::Reports;
-use crate::recovery::log_walk::{Content, Step, content_at, walk};
+use crate::recovery::log_walk::{Step, walk};
 use crate::settings::StoreSettings;
 
 /// How long new records are collected before they are indexed together.
@@ -33,70 +32,21 @@ const CATCH_UP_BYTES_MAX: i64 = 64 << 20;
 /// How long a query waits for the index to catch up. The index is usually a few milliseconds behind.
 const QUERY_WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// To read a record and to compare its keys costs about as much as to examine this many entries.
-const RECORD_ENTRIES: u64 = 64;
-
 /// Entries that are written under one lock and whose slots are read together.
 const GROUP_KEYS: usize = 32;
 
-/// A key of a record, as the index stores it.
-struct IndexedKey {
-    hash: i32,
-    physical_offset: i64,
-    store_timestamp_ms: i64,
-}
-
-/// The keys of a stretch of the log.
-#[derive(Default)]
-struct Found {
-    keys: Vec<IndexedKey>,
-    /// The topic of the last record and the hash of `topic#`, which neighbouring records mostly share.
-    topic: Vec<u8>,
-    topic_hash: Option<i32>,
-}
-
-impl Found {
-    #[inline]
-    fn add(&mut self, record: &Record<'_>) {
-        if record.system_flag & layout::TRANSACTION_MASK == layout::TRANSACTION_ROLLBACK {
-            return;
-        }
-        if self.topic != record.topic {
-            self.topic_hash = std::str::from_utf8(record.topic).ok().map(topic_hash);
-            self.topic.clear();
-            self.topic.extend_from_slice(record.topic);
-        }
-        let Some(topic_hash) = self.topic_hash else { return };
-        self.keys.extend(keys(record).map(|key| IndexedKey {
-            hash: key_hash(topic_hash, key),
-            physical_offset: record.physical_offset,
-            store_timestamp_ms: record.store_timestamp_ms,
-        }));
-    }
-}
-
-/// The records that a query asks for, and the most that it may examine.
-pub(crate) struct KeyQuery<'a> {
-    pub(crate) topic: &'a str,
-    pub(crate) key: &'a str,
-    pub(crate) count_max: usize,
-    pub(crate) begin_ms: i64,
-    pub(crate) end_ms: i64,
-    pub(crate) entries_max: u64,
-    pub(crate) bytes_max: usize,
-}
-
 pub(crate) struct Index {
-    disk: Arc<dyn Disk>,
-    directory: PathBuf,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) directory: PathBuf,
     sizes: IndexSizes,
+    pub(crate) repairs: Repairs,
     /// Sorted by age, oldest first. New entries go to the last one.
-    files: RwLock<Vec<IndexFile>>,
-    indexed_end: AtomicI64,
-    synced_end: AtomicI64,
+    pub(super) files: RwLock<Vec<IndexFile>>,
+    pub(super) indexed_end: AtomicI64,
+    pub(super) synced_end: AtomicI64,
     synced_time_ms: AtomicI64,
     idle: AtomicBool,
-    stop: AtomicBool,
+    pub(super) stop: AtomicBool,
     /// The last attempt to write failed.
     is_blocked: AtomicBool,
     /// Queries that wait for the index to catch up.
@@ -124,6 +74,7 @@ impl Index {
         let sizes = IndexSizes { slots: settings.index_slots, entries: settings.index_entries };
         let mut files: Vec<IndexFile> = Vec::new();
         let mut is_broken = false;
+        let mut was_dropped = false;
         for entry in disk.read_directory(&directory).map_err(fail)? {
             if entry.is_directory || entry.name.parse::<u64>().is_err() {
                 continue;
@@ -139,12 +90,15 @@ impl Index {
                     _ => is_broken = true,
                 }
             }
+            was_dropped = true;
             reports.add(format!("index file {} cannot be trusted and is rebuilt", path.display()));
             disk.remove_file(&path).map_err(fail)?;
         }
         // The last record is indexed again, because a kill may have come between its keys.
         let indexed_end = files.last().map_or(log_start, |file| file.span().end_offset.max(log_start));
+        let is_rebuilt = was_dropped || files.is_empty();
         Ok(Self {
+            repairs: Repairs::new(if is_rebuilt { log_end } else { 0 }),
             disk,
             directory,
             sizes,
@@ -186,7 +140,9 @@ impl Index {
 
     /// The thread. It indexes records below `dispatched_end`.
     pub(crate) fn run(&self, log: &CommitLog, dispatched_end: impl Fn() -> i64, reports: &Reports) {
+        self.check_all(log, reports);
         while !self.stop.load(Ordering::Acquire) {
+            self.rebuild_damaged(log, reports);
             let end = dispatched_end();
             if self.indexed_end() >= end {
                 self.sleep(&dispatched_end);
@@ -207,7 +163,8 @@ impl Index {
             let mut sleeping = self.sleeping.lock();
             self.idle.store(true, Ordering::SeqCst);
             // Check again before sleeping: a dispatch that saw this thread awake does not wake it.
-            if self.indexed_end() >= dispatched_end() && !self.stop.load(Ordering::Acquire) {
+            let is_done = self.indexed_end() >= dispatched_end() && !self.repairs.are_due();
+            if is_done && !self.stop.load(Ordering::Acquire) {
                 // The hot path has no fence, so a wake-up can be missed; the timeout makes up for it.
                 self.wake.wait_for(&mut sleeping, Duration::from_millis(500));
             }
@@ -234,7 +191,7 @@ impl Index {
     /// it. Waits for [`QUERY_WAIT_MAX`] at most, and not at all if the index is blocked or far behind.
     pub(crate) fn wait_indexed(&self, end: i64) {
         let behind = end - self.indexed_end();
-        if behind <= 0 || behind > CATCH_UP_BYTES_MAX {
+        if (behind <= 0 && !self.repairs.are_due()) || behind > CATCH_UP_BYTES_MAX {
             return;
         }
         let deadline = Instant::now() + QUERY_WAIT_MAX;
@@ -243,7 +200,7 @@ impl Index {
         // Either this thread sees the new end, or the one that stored it sees that a query waits.
         fence(Ordering::SeqCst);
         self.wake.notify_one();
-        while self.indexed_end() < end
+        while (self.indexed_end() < end || self.repairs.are_due())
             && !self.is_blocked.load(Ordering::Acquire)
             && !self.stop.load(Ordering::Acquire)
         {
@@ -254,7 +211,12 @@ impl Index {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn wake_queries(&self) {
+    pub(super) fn wake(&self) {
+        let _sleeping = self.sleeping.lock();
+        self.wake.notify_all();
+    }
+
+    pub(super) fn wake_queries(&self) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) > 0 {
             let _sleeping = self.sleeping.lock();
@@ -283,8 +245,9 @@ impl Index {
             records < PASS_RECORDS_MAX && found.keys.len() < PASS_KEYS_MAX && !is_stopped()
         });
         for group in found.keys.chunks(GROUP_KEYS) {
-            if let Err(error) = self.put(group) {
-                self.indexed_end.store(group[0].physical_offset, Ordering::Release);
+            // Entries lie in the log's order, also when the rest is tried again.
+            if let Err((failed, error)) = self.put(group) {
+                self.indexed_end.store(failed, Ordering::Release);
                 return Err(error);
             }
         }
@@ -292,24 +255,32 @@ impl Index {
         Ok(())
     }
 
-    fn put(&self, group: &[IndexedKey]) -> Result<(), StoreError> {
+    /// An error comes with the record at which it happened.
+    fn put(&self, group: &[IndexedKey]) -> Result<(), (i64, StoreError)> {
         let mut files = self.files.write();
         if let Some(file) = files.last() {
             file.bring_in(group.iter().map(|key| key.hash));
         }
         for key in group {
+            let fail = |error| (key.physical_offset, error);
             if files.last().is_none_or(IndexFile::is_full) {
                 let path = self.directory.join(self.fresh_name(files.last(), key.store_timestamp_ms));
-                files.push(IndexFile::open(&*self.disk, &path, self.sizes)?);
-                self.disk
-                    .sync_directory(&self.directory)
-                    .map_err(|source| StoreError::io(&self.directory, source))?;
+                files.push(self.make_file(&path).map_err(fail)?);
             }
             if let Some(file) = files.last_mut() {
-                file.put(&*self.disk, key.hash, key.physical_offset, key.store_timestamp_ms)?;
+                file.put(&*self.disk, key.hash, key.physical_offset, key.store_timestamp_ms).map_err(fail)?;
             }
         }
         Ok(())
+    }
+
+    fn make_file(&self, path: &Path) -> Result<IndexFile, StoreError> {
+        let fail = |source| StoreError::io(&self.directory, source);
+        // Somebody may have deleted it.
+        self.disk.create_directory(&self.directory).map_err(fail)?;
+        let file = IndexFile::open(&*self.disk, path, self.sizes)?;
+        self.disk.sync_directory(&self.directory).map_err(fail)?;
+        Ok(file)
     }
 
     /// The name `yyyyMMddHHmmssSSS`, but always greater than the last file's: files are sorted by name.
@@ -336,59 +307,6 @@ impl Index {
         Ok(())
     }
 
-    /// Finds records with the key stored in the time range, newest first. Every record is checked in the log, but only
-    /// if its entry may lie in the range.
-    pub(crate) fn query(&self, log: &CommitLog, query: &KeyQuery<'_>) -> QueryResult {
-        let key_hash = key_hash(topic_hash(query.topic), query.key);
-        let mut result = QueryResult::default();
-        // A record has several entries if it was indexed again after a kill.
-        let mut returned = Vec::new();
-        let mut returned_bytes = 0;
-        let files = self.files.read();
-        if let Some(last) = files.last() {
-            result.last_store_time = last.span().end_time_ms;
-            result.last_physical_offset = last.span().end_offset;
-        }
-        for file in files.iter().rev() {
-            let span = file.span();
-            if file.is_empty() || span.begin_time_ms > query.end_ms || span.end_time_ms < query.begin_ms {
-                continue;
-            }
-            file.find(key_hash, |found| {
-                if result.examined_entries >= query.entries_max {
-                    result.is_cut_short = true;
-                    return false;
-                }
-                result.examined_entries += 1;
-                let physical_offset = found.physical_offset;
-                if found.is_of_key
-                    && found.may_be_within(&span, query.begin_ms, query.end_ms)
-                    && !returned.contains(&physical_offset)
-                {
-                    result.examined_entries += RECORD_ENTRIES;
-                    let matched = matching_record(log, physical_offset, query);
-                    if matched == Match::Damaged {
-                        result.damaged_at = result.damaged_at.or(Some(physical_offset));
-                    }
-                    if let Match::Record(record) = matched {
-                        returned_bytes += record.len();
-                        if returned_bytes > query.bytes_max && !returned.is_empty() {
-                            result.is_cut_short = true;
-                            return false;
-                        }
-                        returned.push(physical_offset);
-                        result.records.push(record);
-                    }
-                }
-                result.records.len() < query.count_max
-            });
-            if result.is_cut_short || result.records.len() >= query.count_max {
-                break;
-            }
-        }
-        result
-    }
-
     /// Deletes files whose records are all gone from the log.
     pub(crate) fn clean(&self, log_start: i64) -> Result<usize, StoreError> {
         let mut files = self.files.write();
@@ -411,46 +329,6 @@ fn open_file(disk: &dyn Disk, path: &Path, sizes: IndexSizes) -> Result<Option<I
     }
     let file = IndexFile::open(disk, path, sizes)?;
     Ok((!file.is_empty()).then_some(file))
-}
-
-/// The keys under which a record is indexed.
-fn keys<'a>(record: &Record<'a>) -> impl Iterator<Item = &'a str> {
-    let [unique_key, keys] = properties::find_many(record.properties, ["UNIQ_KEY", "KEYS"]);
-    let text =
-        |value: Option<&'a [u8]>| value.and_then(|value| std::str::from_utf8(value).ok()).unwrap_or_default();
-    let unique_key = Some(text(unique_key)).filter(|key| !key.is_empty());
-    unique_key.into_iter().chain(text(keys).split(' ').filter(|key| !key.is_empty()))
-}
-
-/// Whether the record that an entry of the index points at has the key.
-#[derive(PartialEq, Eq)]
-enum Match {
-    Record(Bytes),
-    No,
-    Damaged,
-}
-
-fn matching_record(log: &CommitLog, physical_offset: i64, query: &KeyQuery<'_>) -> Match {
-    if physical_offset >= log.progress.confirmable() {
-        return Match::No;
-    }
-    let Some(file) = log.file_at(physical_offset) else { return Match::No };
-    let position = (physical_offset - file.start_offset) as u64;
-    let Some(bytes) = file.readable().get(position as usize..) else { return Match::No };
-    // The checksum comes last: it needs the whole body, and another key may have the same hash.
-    let is_damaged = match content_at(bytes, physical_offset, false) {
-        Content::Record(record) => {
-            let fits = record.topic == query.topic.as_bytes()
-                && (query.begin_ms..=query.end_ms).contains(&record.store_timestamp_ms)
-                && keys(&record).any(|word| word == query.key);
-            if fits && matches!(content_at(bytes, physical_offset, true), Content::Record(_)) {
-                return file.bytes(position, record.size).map_or(Match::No, Match::Record);
-            }
-            fits
-        }
-        _ => true,
-    };
-    if is_damaged && log.damage.may_be_damaged(physical_offset) { Match::Damaged } else { Match::No }
 }
 
 /// The digits of `yyyyMMddHHmmssSSS` in UTC as one number.

@@ -4,31 +4,45 @@
 //! disk blocks, and its pages have been made writable once. Blocks alone are not enough: the first write to a page can
 //! make the file system split an extent, which takes a block of its own. So a full disk is an error of `allocate` and
 //! never a SIGBUS at a store instruction. Reads stay below `readable_end`, which only grows, and nobody writes below
-//! it: that makes the shared slices sound. The directory's lock file keeps other processes from shortening a file under
-//! us.
+//! it: that makes the shared slices sound.
+//!
+//! The directory's lock file keeps other brokers away, but somebody may cut a file all the same, and a disk may fail to
+//! read a page. A thread that touches such a page gets a SIGBUS. Its handler puts zeros in the place of the lost pages
+//! and marks the mapping. Readers then find no sound record there. What is written to such a page goes nowhere, so the
+//! next sync of a marked file fails.
 #![allow(unsafe_code)]
 
+use std::ffi::{c_int, c_void};
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
+use parking_lot::Mutex;
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::disk::{Disk, DiskFile, rewrite};
 use crate::error::StoreError;
+use crate::log::mapped_ranges::{self, Hit, MappedRange};
 
 /// One file that is appended to by one writer and read by many.
 pub(crate) struct MappedFile {
     file: DiskFile,
     map: MmapRaw,
+    range: &'static MappedRange,
     /// The physical offset of the first byte.
     pub(crate) start_offset: i64,
     readable_end: AtomicU64,
     allocated_end: AtomicU64,
     has_writer: AtomicBool,
+    /// Somebody acted on the loss of pages.
+    is_loss_known: AtomicBool,
 }
 
 impl MappedFile {
@@ -45,14 +59,17 @@ impl MappedFile {
         if disk.len(&file).map_err(fail)? < len {
             disk.set_len(&file, len).map_err(fail)?;
         }
+        watch_for_lost_pages().map_err(fail)?;
         let map = MmapOptions::new().len(len as usize).map_raw(&file.file).map_err(fail)?;
         Ok(Self {
+            range: mapped_ranges::note(map.as_ptr() as usize, map.len(), file.file.as_raw_fd()),
             file,
             map,
             start_offset,
             readable_end: AtomicU64::new(readable_end.min(len)),
             allocated_end: AtomicU64::new(readable_end.min(len)),
             has_writer: AtomicBool::new(false),
+            is_loss_known: AtomicBool::new(false),
         })
     }
 
@@ -84,6 +101,7 @@ impl MappedFile {
         let from = self.allocated_end();
         if from < end {
             let page = page_start(from);
+            self.check_whole(disk)?;
             take(disk, &self.file, from, end, || {
                 self.map.advise_range(Advice::PopulateWrite, page as usize, (end - page) as usize)
             })?;
@@ -105,11 +123,41 @@ impl MappedFile {
 
     /// Syncs a part of the file. The rest holds preallocated pages that nobody needs to wait for; on ext4 leaving them
     /// out brought the 99th percentile of one sender's wait from 0.9 to 0.25 ms.
+    ///
+    /// Fails if pages of the file are lost: what was written to them is not on the disk.
     pub(crate) fn sync(&self, disk: &dyn Disk, from: u64, end: u64) -> Result<(), StoreError> {
         let end = end.min(self.len());
         let len = end.saturating_sub(from) as usize;
         disk.sync_mapped(&self.file, &|| self.map.flush_range(from as usize, len))
-            .map_err(|source| StoreError::io(self.path(), source))
+            .map_err(|source| StoreError::io(self.path(), source))?;
+        // Afterwards: the kernel says nothing about dirty pages that were cut off before it wrote them.
+        self.check_whole(disk)
+    }
+
+    /// Fails if the file is shorter than its mapping, or pages of it could not be read.
+    pub(crate) fn check_whole(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        check_whole(disk, &self.file, self.len(), self.range)
+    }
+
+    /// Notes that the file ends at a position.
+    pub(crate) fn note_cut(&self, position: u64) {
+        self.range.note_cut(position);
+    }
+
+    /// Whether the file was found to be shorter than its mapping.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.range.is_cut()
+    }
+
+    /// The first position at which the file lost a page since it was opened. A file that was cut is only found by a
+    /// thread that touches one of its lost pages, and by a sync.
+    pub(crate) fn lost_from(&self) -> Option<u64> {
+        self.range.lost_from()
+    }
+
+    /// The same for the first who asks after the loss.
+    pub(crate) fn take_loss(&self) -> Option<u64> {
+        self.lost_from().filter(|_| !self.is_loss_known.swap(true, Ordering::AcqRel))
     }
 
     /// The bytes that hold data.
@@ -139,6 +187,12 @@ impl MappedFile {
             file: Arc::clone(self),
             position: self.readable_end.load(Ordering::Acquire),
         })
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        mapped_ranges::release(self.range);
     }
 }
 
@@ -243,10 +297,127 @@ fn take(
     taken.map_err(|source| StoreError::io(file.path(), source))
 }
 
+/// Fails if a file is shorter than its mapping, or pages of it could not be read.
+fn check_whole(disk: &dyn Disk, file: &DiskFile, len: u64, range: &MappedRange) -> Result<(), StoreError> {
+    let present = disk.len(file).map_err(|source| StoreError::io(file.path(), source))?;
+    if present < len {
+        range.note_cut(present);
+    }
+    range
+        .lost_from()
+        .map_or(Ok(()), |position| Err(StoreError::LostPages { path: file.path().to_owned(), position }))
+}
+
+/// The handler of SIGBUS that was there before ours.
+static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+/// A signal that somebody sent was passed on. The next one ends the process: it may come from the handler itself.
+static IS_PASSED_ON: AtomicBool = AtomicBool::new(false);
+
+/// Makes [`on_sigbus`] the handler of SIGBUS, also if somebody else took its place.
+fn watch_for_lost_pages() -> io::Result<()> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = INSTALLING.lock();
+    let handler = on_sigbus as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    let handler = handler as usize;
+    let mut found = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: with no new action the call only writes the present one, into memory of its type.
+    if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has filled it; before that it was zeroed, which is a valid value of the type.
+    let found = unsafe { found.assume_init() };
+    if found.sa_sigaction == handler {
+        return Ok(());
+    }
+    // Never freed: a handler may be reading it. This happens once, or a few times with others who set handlers.
+    PREVIOUS.store(Box::leak(Box::new(found)), Ordering::SeqCst);
+    // SAFETY: zeros are a valid value of the type.
+    let mut ours = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
+    ours.sa_sigaction = handler;
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: `ours` is whole, and `on_sigbus` has the signature that SA_SIGINFO asks for. It calls only what a handler
+    // of signals may call.
+    if unsafe { libc::sigaction(libc::SIGBUS, &ours, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Runs on the thread that touched a page which cannot be read. It takes no lock, allocates nothing and leaves `errno`
+/// alone: rustix calls the kernel without the C library.
+extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes a valid `siginfo_t`. A positive code says that the thread itself met a
+    // fault, and then it has the address.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    let hit = if code > 0 { mapped_ranges::hit(address) } else { None };
+    if !hit.is_some_and(|hit| replace_lost(&hit, address)) {
+        let is_fault = code > 0;
+        pass_on(is_fault, signal, info, context);
+    }
+}
+
+/// Puts zeros in the place of the page: and of all pages behind the file's end, if that is where it lies.
+fn replace_lost(hit: &Hit, address: usize) -> bool {
+    let page = page_start((address - hit.start) as u64);
+    // SAFETY: the mapping that the thread is reading keeps its file open.
+    let file = unsafe { BorrowedFd::borrow_raw(hit.file) };
+    let present = rustix::fs::fstat(file).map_or(u64::MAX, |stat| stat.st_size as u64);
+    let (first, end) = (page_end(present), hit.len as u64);
+    if present < end {
+        hit.range.note_cut(present);
+    } else {
+        hit.range.note_lost(page);
+    }
+    if first <= page && zero_pages(hit, first, end) {
+        return true;
+    }
+    // Each lost page may take a mapping, whose number the kernel limits. If there are too many, the rest is lost too.
+    zero_pages(hit, page, (page + PAGE_BYTES).min(end)) || zero_pages(hit, page, end)
+}
+
+fn zero_pages(hit: &Hit, from: u64, end: u64) -> bool {
+    let place = (hit.start + from as usize) as *mut c_void;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: the pages belong to a mapping of this module, which the thread that faulted keeps alive. Readers of them
+    // see zeros instead of bytes that the file no longer has.
+    unsafe { rustix::mm::mmap_anonymous(place, (end - from) as usize, protection, flags) }.is_ok()
+}
+
+/// Lets the handler that was there before have a signal that is not about a mapped file.
+fn pass_on(is_fault: bool, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let previous = PREVIOUS.load(Ordering::SeqCst);
+    // SAFETY: `PREVIOUS` holds what the kernel named as the action before ours, and is never freed. Its handler has the
+    // signature that its flags say.
+    unsafe {
+        let handler = if previous.is_null() { libc::SIG_DFL } else { (*previous).sa_sigaction };
+        if handler == libc::SIG_IGN && !is_fault {
+            return;
+        }
+        // Python's faulthandler sends the signal again, which may come back to this place.
+        let is_new = is_fault || !IS_PASSED_ON.swap(true, Ordering::SeqCst);
+        if is_new && handler != libc::SIG_DFL && handler != libc::SIG_IGN {
+            if (*previous).sa_flags & libc::SA_SIGINFO != 0 {
+                let call: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                    std::mem::transmute(handler);
+                call(signal, info, context);
+            } else {
+                let call: extern "C" fn(c_int) = std::mem::transmute(handler);
+                call(signal);
+            }
+            return;
+        }
+        // The process ends by the signal as soon as this handler returns.
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}
+
 /// A file of fixed length that one owner reads and rewrites in place.
 pub(crate) struct MappedTable {
     file: DiskFile,
     map: MmapMut,
+    range: &'static MappedRange,
     allocated_end: u64,
 }
 
@@ -258,9 +429,21 @@ impl MappedTable {
         if disk.len(&file).map_err(fail)? < len {
             disk.set_len(&file, len).map_err(fail)?;
         }
+        watch_for_lost_pages().map_err(fail)?;
         // SAFETY: the store's lock file keeps other processes away from the file, and this is its only mapping.
         let map = unsafe { MmapOptions::new().len(len as usize).map_mut(&file.file) }.map_err(fail)?;
-        Ok(Self { file, map, allocated_end: 0 })
+        let range = mapped_ranges::note(map.as_ptr() as usize, map.len(), file.file.as_raw_fd());
+        Ok(Self { file, map, range, allocated_end: 0 })
+    }
+
+    /// Fails if the file is shorter than its mapping, or pages of it could not be read.
+    pub(crate) fn check_whole(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        check_whole(disk, &self.file, self.map.len() as u64, self.range)
+    }
+
+    /// Whether the file lost a page since it was opened.
+    pub(crate) fn has_lost_pages(&self) -> bool {
+        self.range.lost_from().is_some()
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -272,6 +455,7 @@ impl MappedTable {
         let from = self.allocated_end;
         if from < end {
             let page = page_start(from);
+            self.check_whole(disk)?;
             take(disk, &self.file, from, end, || {
                 self.map.advise_range(Advice::PopulateWrite, page as usize, (end - page) as usize)
             })?;
@@ -285,7 +469,16 @@ impl MappedTable {
     }
 
     pub(crate) fn sync(&self, disk: &dyn Disk) -> Result<(), StoreError> {
-        disk.sync_data(&self.file).map_err(|source| StoreError::io(self.path(), source))
+        disk.sync_data(&self.file).map_err(|source| StoreError::io(self.path(), source))?;
+        self.check_whole(disk)
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    pub(crate) fn bytes(&self, at: u64, len: usize) -> Option<&[u8]> {
+        self.map.get(at as usize..)?.get(..len)
     }
 
     pub(crate) fn read<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
@@ -305,6 +498,12 @@ impl MappedTable {
             }
             None => false,
         }
+    }
+}
+
+impl Drop for MappedTable {
+    fn drop(&mut self) {
+        mapped_ranges::release(self.range);
     }
 }
 
@@ -364,6 +563,92 @@ mod tests {
         assert!(!table.write(u64::MAX, b"x"));
         assert_eq!(table.read::<1>(4_095), Some(*b"x"));
         assert_eq!(table.read::<2>(16_383), None);
+        Ok(())
+    }
+
+    #[test]
+    fn pages_that_a_file_lost_read_as_zeros_and_fail_the_next_sync() -> Result<(), Box<dyn std::error::Error>>
+    {
+        let directory = tempfile::tempdir()?;
+        let file = file(directory.path())?;
+        file.allocate(&SystemDisk, 64 * 1024)?;
+        let mut writer = file.writer().ok_or("no writer")?;
+        writer.fill(40_000, |target| target.fill(7));
+        writer.publish();
+        file.sync(&SystemDisk, 0, 40_000)?;
+        assert_eq!(file.lost_from(), None);
+        file.file().file.set_len(10_000)?;
+        // Its page is still there as far as the file reached.
+        assert_eq!(file.slice(9_999, 1), Some(&[7][..]));
+        assert_eq!(file.slice(20_000, 20_000), Some(&[0; 20_000][..]));
+        assert_eq!(file.lost_from(), Some(10_000));
+        assert!(matches!(file.sync(&SystemDisk, 0, 40_000), Err(StoreError::LostPages { .. })));
+        // The file got its length back, but not what was in it.
+        file.file().file.set_len(64 * 1024)?;
+        assert!(matches!(file.sync(&SystemDisk, 0, 40_000), Err(StoreError::LostPages { .. })));
+        Ok(())
+    }
+
+    #[test]
+    fn bytes_written_to_lost_pages_are_never_synced() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let file = file(directory.path())?;
+        file.allocate(&SystemDisk, 64 * 1024)?;
+        let mut writer = file.writer().ok_or("no writer")?;
+        file.file().file.set_len(0)?;
+        assert!(writer.fill(5_000, |target| target.fill(7)), "its blocks were allocated before");
+        writer.publish();
+        assert_eq!(file.lost_from(), Some(0));
+        assert!(matches!(file.sync(&SystemDisk, 0, 5_000), Err(StoreError::LostPages { .. })));
+        Ok(())
+    }
+
+    #[test]
+    fn a_cut_before_a_sync_is_found_although_nobody_touches_the_pages()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let file = file(directory.path())?;
+        file.allocate(&SystemDisk, 8_192)?;
+        let mut writer = file.writer().ok_or("no writer")?;
+        writer.fill(5_000, |target| target.fill(7));
+        writer.publish();
+        file.file().file.set_len(0)?;
+        assert!(matches!(file.sync(&SystemDisk, 0, 5_000), Err(StoreError::LostPages { .. })));
+        assert!(
+            matches!(file.allocate(&SystemDisk, 16_384), Err(StoreError::LostPages { .. })),
+            "no full disk"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_table_that_was_cut_reads_as_zeros() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let mut table = MappedTable::open(&SystemDisk, &directory.path().join("table"), 16_384)?;
+        table.allocate(&SystemDisk, 16_384)?;
+        table.write(8_192, b"x");
+        assert!(!table.has_lost_pages());
+        table.file.file.set_len(100)?;
+        assert_eq!(table.read::<1>(8_192), Some([0]));
+        assert!(table.has_lost_pages() && table.write(8_192, b"y"));
+        assert!(matches!(table.sync(&SystemDisk), Err(StoreError::LostPages { .. })));
+        Ok(())
+    }
+
+    #[test]
+    fn many_threads_lose_the_same_pages() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let file = file(directory.path())?;
+        file.allocate(&SystemDisk, 64 * 1024)?;
+        file.writer().ok_or("no writer")?.finish();
+        for _ in 0..50 {
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| assert_eq!(file.slice(0, 65_536), Some(&[0; 65_536][..])));
+                }
+                let _ = file.file().file.set_len(0);
+            });
+        }
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The commit log: every record of every topic, in files of one size.
 //!
 //! `commit_log` appends under one lock, `raw_append` copies records of another log while its `copy_permit` lasts, and `mapped` maps the files; it is
-//! the only module with `unsafe`. `preallocation` takes disk blocks before the writer needs them. `flush` groups the
+//! the only module with `unsafe`. `mapped_ranges` knows where they are mapped. `preallocation` takes disk blocks before the writer needs them. `flush` groups the
 //! senders that wait for a sync. `progress` holds the marks `appended`, `flushed` and `confirmed`: change the rule for
 //! what may be acknowledged or read there and nowhere else. `followers` wakes the senders to replicas.
 //! `damage` checks records and knows which are damaged.
@@ -19,6 +19,7 @@ pub(crate) mod followers;
 pub(crate) mod gate;
 pub(crate) mod lease;
 pub(crate) mod mapped;
+pub(crate) mod mapped_ranges;
 pub(crate) mod preallocation;
 pub(crate) mod progress;
 pub(crate) mod raw_append;

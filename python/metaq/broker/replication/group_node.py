@@ -258,6 +258,8 @@ class GroupNode:
         )
 
     def _health(self) -> Disk:
+        if self.store.is_log_cut():
+            return Disk.CUT
         if self.store.sync_failed() or self.journal.has_failed:
             return Disk.FAILED
         if self.store.sync_age_ms() > HANGING_AFTER_MS:
@@ -316,6 +318,10 @@ class GroupNode:
     async def start_over(self, log_start: int) -> None:
         _log.warning("drops its log and starts over at %d", log_start)
         await self._reopen_store(lambda settings: truncate_store(settings, start_over_at=log_start))
+
+    async def reopen(self) -> None:
+        await self._leave_master()
+        await self._reopen_store(lambda _: None)
 
     async def check_damage(self, physical_offset: int) -> None:
         await asyncio.to_thread(self.store.damaged_ranges, physical_offset, physical_offset + 1)

@@ -18,6 +18,7 @@ from metaq.ha.actions import (
     NoteDamage,
     Promise,
     PromiseRecord,
+    Reopen,
     Repair,
     SetGate,
     SetRequired,
@@ -297,6 +298,8 @@ class NodeDriver:
                 await self._note_damage(at)
             case Repair(ranges):
                 await self._node.repair(ranges)
+            case Reopen():
+                await self._reopen()
             case Truncate(end):
                 await self._truncate(end)
             case StartOver(log_start, reason):
@@ -335,6 +338,19 @@ class NodeDriver:
         else:
             _log.error("node %d: its log is damaged at %d", node_id, at)
         await self.save(self.kept.change(damaged_at=at))
+        self.beat_soon()
+
+    async def _reopen(self) -> None:
+        _log.error(
+            "node %d: another program cut its log, so it opens its store again", shown_id(self._node_id)
+        )
+        # First of all: acknowledged records may be gone, and after a kill that may not show any more.
+        await self.save(self.kept.change(incarnation=self._new_incarnation(), incomplete=True))
+        await self._node.reopen()
+        await self._node.identify(self.member)
+        if self.kept.damaged_at is not None:
+            await self._node.check_damage(self.kept.damaged_at)
+        self._take_role(Role.REPLICA)
         self.beat_soon()
 
     async def _truncate(self, end: int) -> None:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from metaq.ha.actions import Action, NoteDamage, StepDown, Swap, Wait
+from metaq.ha.actions import Action, NoteDamage, Reopen, StepDown, Swap, Wait
 from metaq.ha.decisions.candidate import decide_candidate
 from metaq.ha.decisions.following import decide_following
 from metaq.ha.decisions.master import decide_master, is_deposed
-from metaq.ha.decisions.membership import should_note_damage
+from metaq.ha.decisions.membership import must_reopen, should_note_damage
 from metaq.ha.decisions.promises import due_promise, must_ignore
 from metaq.ha.view import Role, View
 
@@ -36,6 +36,8 @@ def decide(view: View) -> list[Action]:
     # To stop serving is always safe, and a disk that hangs must not delay it.
     if (promise := due_promise(view)) is not None and not is_deposed(view):
         return [promise]
+    if must_reopen(view.own):
+        return [Reopen()]
     actions = _DECIDE[view.own.role](view)
     if should_note_damage(view.own) and not any(isinstance(action, StepDown) for action in actions):
         return [NoteDamage(view.own.damaged_at)]

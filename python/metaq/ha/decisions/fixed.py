@@ -12,12 +12,13 @@ from metaq.ha.actions import (
     Follow,
     NoteDamage,
     Promise,
+    Reopen,
     SetGate,
     SetRequired,
     Wait,
 )
 from metaq.ha.decisions.following import FOREIGN_LOG, may_take, needs_repair, next_copy_step
-from metaq.ha.decisions.membership import should_note_damage
+from metaq.ha.decisions.membership import must_reopen, should_note_damage
 from metaq.ha.epochs import common_end
 from metaq.ha.group_record import Member
 from metaq.ha.node import Offer
@@ -46,6 +47,8 @@ class FixedView:
 
 def decide_fixed(view: FixedView) -> list[Action]:
     """Returns what a node with a fixed role should do now."""
+    if must_reopen(view.own):
+        return [Reopen()]
     if should_note_damage(view.own):
         return [NoteDamage(view.own.damaged_at)]
     if view.own.member.id != view.master:

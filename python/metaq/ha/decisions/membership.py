@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, Member, NodeState
 from metaq.ha.settings import ReplicaMode
-from metaq.ha.view import Disk, Own, PendingSwap, SeenBeat, View
+from metaq.ha.view import Disk, Own, PendingSwap, Role, SeenBeat, View
 
 
 def is_electable(record: GroupRecord, member: Member) -> bool:
@@ -116,6 +116,11 @@ def others_may_be_sound(view: View, record: GroupRecord) -> bool:
 def should_note_damage(own: Own) -> bool:
     """Whether a node should write down that its log is damaged, or sound again."""
     return own.damaged_at != own.noted_damage and own.disk is Disk.HEALTHY
+
+
+def must_reopen(own: Own) -> bool:
+    """Whether a node should open its store again, because its log was cut. A master resigns first."""
+    return own.disk is Disk.CUT and own.role is not Role.MASTER
 
 
 def is_damaged(view: View, member: Member) -> bool:

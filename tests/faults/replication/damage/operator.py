@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import time
 
 from tests.faults.replication.damage import plan
@@ -57,6 +58,8 @@ class Operator:
     def _care_for(self, node: BrokerNode) -> None:
         code, tail = node.end_of_life(_TAIL)
         if code < 0:
+            if code == -signal.SIGBUS:
+                self._wrong.append(f"ended: node {node.id} touched a page that its file had lost")
             self.acts.append(f"node {node.id} died of signal {-code}, started again")
             node.start()
             return

@@ -290,7 +290,7 @@ class Trial:
         self._checked, self._read_at = len(messages), time.time()
         read = read_node(node, _ends(messages), {})
         if not node.alive:
-            # Its mapped file was cut short, and the system ended the process that read it.
+            findings.append(f"ended: node {node.id} ended while it was read")
             self._is_healed(operator)
             read = read_node(node, _ends(messages), {})
         read_state(read, node, COMMITS, TOPICS[0])

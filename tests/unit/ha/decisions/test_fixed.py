@@ -13,6 +13,7 @@ from metaq.ha.actions import (
     Follow,
     NoteDamage,
     Promise,
+    Reopen,
     Repair,
     SetGate,
     SetRequired,
@@ -104,6 +105,11 @@ def test_with_a_minimum_of_one_it_goes_on_alone() -> None:
 def test_a_bad_disk_closes_the_gate() -> None:
     node = replace(SERVING, disk=Disk.FAILED)
     assert decided(node, links={TWO: link(TWO)})[0].gate is SendGate.REFUSE
+
+
+def test_a_cut_log_is_opened_again_by_a_replica_and_closes_the_gate_of_a_master() -> None:
+    assert decided(own(Role.REPLICA, TWO, disk=Disk.CUT)) == [Reopen()]
+    assert decided(replace(SERVING, disk=Disk.CUT), links={TWO: link(TWO)})[0].gate is SendGate.REFUSE
 
 
 def test_a_full_disk_leaves_the_refusal_to_the_store() -> None:

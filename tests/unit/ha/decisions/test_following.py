@@ -11,6 +11,7 @@ from metaq.ha.actions import (
     CompareBelow,
     Follow,
     NoteDamage,
+    Reopen,
     Repair,
     StartOver,
     StopFollowing,
@@ -38,6 +39,13 @@ def decided(*args: Any, **fields: Any) -> Any:
 
 def test_a_replica_in_a_healthy_group_waits() -> None:
     assert isinstance(decided(replica()), Wait)
+
+
+@pytest.mark.parametrize("role", [Role.REPLICA, Role.CANDIDATE])
+def test_a_node_whose_log_was_cut_opens_its_store_again_before_anything_else(role: Role) -> None:
+    node = own(role, disk=Disk.CUT, damaged_at=9)
+    assert decided(node) == Reopen()
+    assert decided(node, record=RECORD.replace(master=0)) == Reopen()
 
 
 def test_it_follows_the_master_of_a_new_epoch() -> None:

@@ -212,6 +212,7 @@ def test_it_resigns_when_others_could_acknowledge() -> None:
     assert decided(replace(node, progress_at=NOW - 10), links={}) == resign
     assert decided(master(disk=Disk.HANGING, gate=SendGate.REFUSE)) == resign
     assert decided(master(disk=Disk.FAILED))[0].gate is SendGate.REFUSE
+    assert decided(master(disk=Disk.CUT, gate=SendGate.REFUSE)) == resign
     assert decided(master(disk=Disk.FULL)) == resign
 
 
