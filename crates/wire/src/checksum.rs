@@ -9,9 +9,6 @@
 //! checksum: if the property itself is damaged, the record does not pass for one that never had it. Apache's brokers
 //! write no mark. For their records, a property that almost has the right form counts as a damaged one.
 //!
-//! A second mark is in the header, for damage that takes the whole end of a record: [`header_mark`]. A record with this mark and
-//! without the other one is damaged.
-//!
 //! An unmarked record may also be a copy that another broker made with the properties of its original, so that the
 //! number is that of the original. Such a record is sound, and only its body is covered: see [`is_of_another`].
 
@@ -53,15 +50,6 @@ pub(crate) enum Form {
     Unmarked,
     Missing,
     Broken,
-}
-
-/// The mark in the header of a record that ends with a checksum. It stands in the field for the offset of the half message of a
-/// transaction, which other records do not use. Brokers that copy a record leave the field empty, or copy it to another
-/// physical offset, where it is no mark.
-#[inline]
-pub(crate) fn header_mark(physical_offset: i64) -> i64 {
-    const NAME: i64 = 0x4D51 << 48;
-    NAME | (physical_offset & 0xFFFF_FFFF_FFFF)
 }
 
 /// The form of the checksum of a record with these properties, and the properties without the checksum.

@@ -212,13 +212,7 @@ impl LaidOut<'_> {
         writer.put(&store_timestamp_ms.to_be_bytes());
         writer.put_host(record.store_host);
         writer.put(&record.reconsume_times.to_be_bytes());
-        let is_marked = self.has_checksum && record.prepared_transaction_offset == 0;
-        let prepared = if is_marked {
-            checksum::header_mark(physical_offset)
-        } else {
-            record.prepared_transaction_offset
-        };
-        writer.put(&prepared.to_be_bytes());
+        writer.put(&record.prepared_transaction_offset.to_be_bytes());
         writer.put(&(record.body.len() as u32).to_be_bytes());
         writer.put(record.body);
         writer.put(if is_v2 { &topic_length } else { &topic_length[1..] });
@@ -286,7 +280,6 @@ pub struct Record<'a> {
     pub store_timestamp_ms: i64,
     pub store_host: SocketAddr,
     pub reconsume_times: i32,
-    /// 0 for a record that is no end of a transaction.
     pub prepared_transaction_offset: i64,
     pub body: &'a [u8],
     pub topic: &'a [u8],
@@ -336,7 +329,7 @@ impl<'a> Record<'a> {
         let store_timestamp_ms = reader.i64()?;
         let store_host = host(&mut reader, system_flag & STORE_HOST_V6 != 0)?;
         let reconsume_times = reader.i32()?;
-        let prepared = reader.i64()?;
+        let prepared_transaction_offset = reader.i64()?;
         let body_length = usize::try_from(reader.i32()?).ok()?;
         let body = reader.take(body_length)?;
         let topic_length = if is_v2 {
@@ -347,26 +340,21 @@ impl<'a> Record<'a> {
         };
         let topic = reader.take(topic_length)?;
         let properties_length = usize::try_from(reader.i16()?).ok()?;
-        let (mut form, properties) = checksum::form(reader.take(properties_length)?);
-        let physical_offset = i64::from_be_bytes(field(head, at::PHYSICAL_OFFSET));
-        let is_marked = prepared == checksum::header_mark(physical_offset);
-        if is_marked && form != Form::Marked {
-            form = Form::Broken;
-        }
+        let (form, properties) = checksum::form(reader.take(properties_length)?);
         reader.is_empty().then_some(Record {
             size: whole.len(),
             body_crc: u32::from_be_bytes(field(head, at::BODY_CRC)),
             queue_id: i32::from_be_bytes(field(head, at::QUEUE_ID)),
             flag: i32::from_be_bytes(field(head, at::FLAG)),
             queue_offset: i64::from_be_bytes(field(head, at::QUEUE_OFFSET)),
-            physical_offset,
+            physical_offset: i64::from_be_bytes(field(head, at::PHYSICAL_OFFSET)),
             system_flag,
             born_timestamp_ms: i64::from_be_bytes(field(head, at::BORN_TIMESTAMP)),
             born_host,
             store_timestamp_ms,
             store_host,
             reconsume_times,
-            prepared_transaction_offset: if is_marked { 0 } else { prepared },
+            prepared_transaction_offset,
             body,
             topic,
             properties,

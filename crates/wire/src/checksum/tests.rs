@@ -199,43 +199,6 @@ fn what_is_missing_is_noticed() {
 }
 
 #[test]
-fn a_record_whose_mark_and_checksum_are_gone_does_not_pass_for_one_that_had_none() {
-    let good = written(
-        &NewRecord {
-            prepared_transaction_offset: 0,
-            ..new([b"KEYS\x01a b\x02TAGS\x01red", b"\x02UNIQ_KEY\x01k1\x02", b""], b"a body of a record")
-        },
-        true,
-    );
-    let read = Record::decode(&good).unwrap();
-    assert_eq!((read.prepared_transaction_offset, read.crc_matches()), (0, true));
-    let properties_at = 88 + 18 + 1 + 6 + 2;
-    // A block of another record's text, and a copy with the checksum of its original.
-    for own in [&b""[..], b"__CRC32#\x010123456789\x02"] {
-        let mut bytes = good.clone();
-        let text = b"b\x02TAGS\x01tag0\x02".iter().cycle();
-        bytes[properties_at..].iter_mut().zip(text).for_each(|(byte, other)| *byte = *other);
-        let end = bytes.len() - own.len();
-        bytes[end..].copy_from_slice(own);
-        let read = Record::decode(&bytes).unwrap();
-        assert_eq!((read.coverage(), read.crc_matches()), (Coverage::Broken, false));
-    }
-}
-
-#[test]
-fn a_copy_at_another_place_does_not_have_the_mark_of_its_original() {
-    let new = NewRecord { prepared_transaction_offset: 0, ..new([b"TAGS\x01red\x02", b"", b""], b"body") };
-    let original = written(&new, true);
-    let header = 88 - 4 - 8..88 - 4;
-    let mut bytes = written(&new, false);
-    assert_eq!(bytes[header.clone()], [0; 8], "without a checksum there is no mark");
-    bytes[header.clone()].copy_from_slice(&original[header]);
-    // Brokers of the former version copied the field.
-    bytes[28..36].copy_from_slice(&0x200_i64.to_be_bytes());
-    assert!(is_sound(&bytes));
-}
-
-#[test]
 fn a_record_of_apache_has_no_mark() {
     let bytes = apaches();
     let read = Record::decode(&bytes).unwrap();
