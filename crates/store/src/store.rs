@@ -386,7 +386,7 @@ impl Store {
         let (entries_max, bytes_max) = (settings.query_entries_max, settings.query_bytes_max);
         let query = KeyQuery { topic, key, count_max, begin_ms, end_ms, entries_max, bytes_max };
         let found = self.shared.index.query(&self.shared.log, &query);
-        if !self.shared.index.is_incomplete() {
+        if !self.shared.index.is_incomplete(self.confirmed_offset()) {
             return found;
         }
         // It met damage of the index. A small index is made again within this wait.
@@ -404,7 +404,7 @@ impl Store {
         end_ms: i64,
     ) -> Result<QueryResult, StoreError> {
         let found = self.query(topic, key, count_max, begin_ms, end_ms);
-        if self.shared.index.is_incomplete() {
+        if self.shared.index.is_incomplete(self.confirmed_offset()) {
             return Err(StoreError::IndexIncomplete { indexed: self.shared.index.indexed_end() });
         }
         match found.damaged_at.filter(|_| self.shared.settings.stop_at_damage) {

@@ -66,10 +66,10 @@ impl Index {
         self.wake();
     }
 
-    /// Whether queries may miss records because the index is made again.
-    pub(crate) fn is_incomplete(&self) -> bool {
+    /// Whether queries may miss confirmed records because the index is made again.
+    pub(crate) fn is_incomplete(&self, confirmed: i64) -> bool {
         self.repairs.from.load(Ordering::Acquire) != NONE
-            || self.indexed_end() < self.repairs.until.load(Ordering::Acquire)
+            || self.indexed_end() < self.repairs.until.load(Ordering::Acquire).min(confirmed)
     }
 
     /// Removes the files that were found wrong.
