@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Set
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def make_follower(
         chunks,
         lambda progress: None,
         threading.Event(),
-        set(),
+        {},
     )
     return follower, outbox
 
@@ -308,9 +309,14 @@ class UnsuitableTable(OneChunk):
         raise Unsuitable("it has no primary key")
 
 
-def test_a_table_that_becomes_unsuitable_in_its_snapshot_fails_the_run(config: BinlogConfig) -> None:
+def test_a_table_that_becomes_unsuitable_in_its_snapshot_is_left_out(
+    config: BinlogConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent, _ = follow(config, UnsuitableTable())
+    assert not sent
+    assert "shop.orders is left out: it has no primary key" in caplog.text
     with pytest.raises(BinlogError, match=r"shop\.orders cannot be synchronised: it has no primary key"):
-        follow(config, UnsuitableTable())
+        follow(replace(config, unsuitable="error"), UnsuitableTable())
 
 
 def test_a_chunk_must_include_committed_xa_transactions(config: BinlogConfig) -> None:
