@@ -12,7 +12,7 @@ import pymysql
 
 from metaq.errors import CommandError
 from metaq.pipelines.binlog_sync.config import ERROR, BinlogConfig
-from metaq.pipelines.binlog_sync.errors import Unsuitable
+from metaq.pipelines.binlog_sync.errors import NoSuchTable, Unsuitable
 from metaq.pipelines.binlog_sync.reading.flavours import Flavour, MariaDb, flavour_of, rows_of
 from metaq.pipelines.binlog_sync.reading.foreign_keys import ForeignKey, ForeignKeys, foreign_keys_of
 from metaq.pipelines.binlog_sync.reading.hints import NOT_ALLOWED, hint_for
@@ -171,6 +171,9 @@ class SourceDatabase:
                 continue
             try:
                 found.append(self._suitable(connection, row))
+            except NoSuchTable:
+                # It was dropped just now.
+                continue
             except Unsuitable as reason:
                 faults[f"{database}.{name}"] = str(reason)
         if faults and self._config.unsuitable == ERROR:
@@ -184,7 +187,10 @@ class SourceDatabase:
     def table(self, connection: Any, database: str, name: str) -> SourceTable | None:
         """Returns a table as it is now; None if it does not exist. Raises Unsuitable."""
         rows = rows_of(connection, f"{_TABLES} AND TABLE_SCHEMA = %s AND TABLE_NAME = %s", (database, name))
-        return self._suitable(connection, rows[0]) if rows else None
+        try:
+            return self._suitable(connection, rows[0]) if rows else None
+        except NoSuchTable:
+            return None
 
     def _suitable(self, connection: Any, row: dict[str, Any]) -> SourceTable:
         """Returns a table that can be synchronised; raises Unsuitable for another one."""
@@ -218,7 +224,7 @@ class SourceDatabase:
             )
         ]
         if not columns:
-            raise Unsuitable("it does not exist")
+            raise NoSuchTable("it does not exist")
         return definition(columns, key)
 
     def estimate(self, connection: Any, database: str, table: str) -> int:

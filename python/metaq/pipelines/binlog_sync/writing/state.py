@@ -164,7 +164,9 @@ def _decode_table(document: Any) -> TableState:
             int(snapshot.get("reading", 0)),
             bool(snapshot.get("stale", False)),
         )
-    definition = Definition.decode(document["definition"])
+    # A table that was renamed has none until its first row or chunk reveals it.
+    is_known = bool(document["definition"]["columns"])
+    definition = Definition.decode(document["definition"]) if is_known else Definition((), ())
     return TableState(int(document["schema"]), definition, cursor, tuple(document.get("dropped", ())))
 
 
