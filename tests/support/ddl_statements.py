@@ -1,4 +1,4 @@
-"""Draws statements on tables from the grammars of MariaDB and MySQL: with prefixes, comments, quotes and modes.
+"""Draws statements on tables from the grammars of both servers: with prefixes, comments, quotes and modes.
 
 A server may refuse a statement: then it is not in the binlog either.
 """
@@ -76,7 +76,9 @@ class DrawnStatements:
                 text.encode("cp1252" if charset == "latin1" else "gbk")
             except UnicodeEncodeError:
                 charset = "utf8mb4"
-        return Drawn(self._mode, charset, chance.random() < 0.1, text)
+        # Logged by statement, a change of a temporary table looks like one of the table that it hides.
+        by_statement = chance.random() < 0.1 and "TEMPORARY" not in text
+        return Drawn(self._mode, charset, by_statement, text)
 
     # Pieces
 

@@ -83,6 +83,7 @@ class Source:
     """The tables of one database, and one session that changes them."""
 
     def __init__(self, server: Database, database: str, chance: random.Random) -> None:
+        self._server = server
         self._database = database
         self._chance = chance
         self._key = 0
@@ -102,8 +103,8 @@ class Source:
         """Returns the tables that must be mirrored."""
         with self.own.cursor() as cursor:
             cursor.execute(
-                "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND ENGINE = 'InnoDB'"
-                " AND TABLE_TYPE = 'BASE TABLE'",
+                "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+                " AND ENGINE = 'InnoDB' AND TABLE_TYPE = 'BASE TABLE'",
                 (self._database,),
             )
             return [name for (name,) in cursor]
@@ -122,8 +123,9 @@ class Source:
         for name in self.suitable():
             quoted = name.replace("`", "``")
             self._key += 1
+            values = f"({self._key}, 1, 1), ({self._key % 40}, 2, 2)"
             for statement in (
-                f"INSERT IGNORE INTO `{quoted}` (id, n, v) VALUES ({self._key}, 1, 1), ({self._key % 40}, 2, 2)",
+                f"INSERT IGNORE INTO `{quoted}` (id, n, v) VALUES {values}",
                 f"UPDATE `{quoted}` SET n = n + 1 WHERE id % 3 = 0",
             ):
                 try:
@@ -134,6 +136,10 @@ class Source:
 
     def try_statement(self, drawn: Drawn) -> bool:
         """Returns whether the server has carried out the statement."""
+        if drawn.is_logged_by_statement:
+            # Temporary tables of the session would forbid the setting.
+            self.session.close()
+            self.session = self._server.root(database=self._database)
         with self.session.cursor() as cursor:
             for setting in drawn.settings:
                 cursor.execute(setting)
@@ -161,9 +167,8 @@ def differences(source: Source, mirror: Mirror, database: str, left_out: set[str
         mirrored = [
             {name: row.get(name) for name in names} for row in mirror.rows(f"{database}.{table}").values()
         ]
-        if sorted(map(repr, {repr(row): row for row in rows})) != sorted(
-            map(repr, {repr(r): r for r in mirrored})
-        ):
+        # Equal rows of a table without a primary key count as one.
+        if {repr(row) for row in rows} != {repr(row) for row in mirrored}:
             found.append(f"{table}: {rows} and {mirrored}")
     for name in mirror.tables:
         table = name.partition(".")[2]
@@ -193,6 +198,7 @@ def test_source_and_mirror_are_equal_after_every_statement(
         source.change_rows([])
         drawn_statements = DrawnStatements(chance, server.name, name)
         syncing = Syncing(config, server)
+        left_out: set[str] = set()
         try:
             for _ in range(STATEMENTS):
                 source.change_rows(source.suitable())
@@ -205,9 +211,12 @@ def test_source_and_mirror_are_equal_after_every_statement(
                 suitable = {f"{name}.{table}" for table in source.suitable()}
                 syncing.wait_until_read(suitable)
                 mirror = Mirror.of_topic(served.nameserver, name, QUEUES)
-                left_out = {
-                    one.partition(" ")[0] for report in syncing.reports[-1:] for one in report.findings
+                left_out |= {
+                    str(record.args[0])
+                    for record in caplog.records
+                    if record.msg == "%s is left out: %s" and isinstance(record.args, tuple)
                 }
+                left_out -= suitable
                 found = differences(source, mirror, name, left_out)
                 has_finding = "was not understood" in caplog.text
                 counts["findings"] += has_finding

@@ -93,13 +93,13 @@ class SchemaChanges:
         if not self._may_read_tables:
             return
         text = ddl.shortened(query.text, query.dialect)
+        # Their rows were sent under another name, or never.
+        others = dict.fromkeys((*(new for _, new in statement.renamed), *statement.exchanged))
         for name in names:
-            if (table := self._tables.get(".".join(name))) is not None:
+            if name not in others and (table := self._tables.get(".".join(name))) is not None:
                 self._apply_effects(table, statement.effects, text)
-        for name in (*(new for _, new in statement.renamed), *statement.exchanged):
-            # Its rows were sent under another name, or never.
-            if selects(*name):
-                self._snapshot.restart(self._put(*name), text)
+        for name in filter(names.__contains__, others):
+            self._snapshot.restart(self._put(*name), text)
 
     def _apply_effects(self, table: SyncedTable, effects: ddl.RowEffects, text: str) -> None:
         """Reads a table again if readers would otherwise have wrong values."""
