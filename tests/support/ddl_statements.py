@@ -39,12 +39,10 @@ class Drawn:
 
     @property
     def settings(self) -> list[str]:
-        logged = "STATEMENT" if self.is_logged_by_statement else "ROW"
-        return [
-            f"SET NAMES {self.charset}",
-            f"SET SESSION sql_mode = '{self.mode}'",
-            f"SET SESSION binlog_format = {logged}",
-        ]
+        settings = [f"SET NAMES {self.charset}", f"SET SESSION sql_mode = '{self.mode}'"]
+        return (
+            [*settings, "SET SESSION binlog_format = STATEMENT"] if self.is_logged_by_statement else settings
+        )
 
     @property
     def encoded(self) -> bytes:

@@ -87,6 +87,7 @@ class Source:
         self._database = database
         self._chance = chance
         self._key = 0
+        self._has_changed_format = False
         self.session = server.root(database=database)
         self.own = server.root(database=database)
 
@@ -136,10 +137,11 @@ class Source:
 
     def try_statement(self, drawn: Drawn) -> bool:
         """Returns whether the server has carried out the statement."""
-        if drawn.is_logged_by_statement:
+        if drawn.is_logged_by_statement or self._has_changed_format:
             # Temporary tables of the session would forbid the setting.
             self.session.close()
             self.session = self._server.root(database=self._database)
+        self._has_changed_format = drawn.is_logged_by_statement
         with self.session.cursor() as cursor:
             for setting in drawn.settings:
                 cursor.execute(setting)

@@ -19,7 +19,7 @@ from metaq.pipelines.binlog_sync.snapshot import Snapshot
 from metaq.pipelines.binlog_sync.tables import SyncedTable, SyncedTables, TableSelection
 from metaq.pipelines.binlog_sync.values.columns import Definition
 from metaq.pipelines.binlog_sync.writing.change_writer import ChangeWriter
-from metaq.pipelines.binlog_sync.writing.state import Cursor, TableState
+from metaq.pipelines.binlog_sync.writing.state import TableState
 from metaq.pipelines.remarks import REMARK
 
 _log = logging.getLogger(__name__)
@@ -171,55 +171,41 @@ class SchemaChanges:
     # Statements that are not understood
 
     def _distrust(self, query: Query, statement: ddl.Statement) -> None:
-        """Reads every table again that a statement may have changed, or stops."""
+        """Reads every table again that a statement may have changed or created, or stops."""
+
+        def may_change(database: str, name: str) -> bool:
+            return statement.may_change(database, name, query.database)
+
         touched = [
             table
             for table in self._tables
-            if self._selection.selects(table.database, table.name)
-            and statement.may_change(table.database, table.name, query.database)
+            if self._selection.selects(table.database, table.name) and may_change(table.database, table.name)
         ]
-        text = ddl.shortened(query.text, query.dialect)
-        if statement.is_confined and not touched and not self._may_name_new(query, statement):
+        known, faults = self._source_tables()
+        new = [one for one in known if str(one) not in self._tables and may_change(one.database, one.name)]
+        unsuitable = {name: reason for name, reason in faults.items() if may_change(*_parts(name))}
+        if statement.is_confined and not touched and not new and not unsuitable:
             return
-        named = ", ".join(table.full_name for table in touched[:NAMES_MAX])
-        if len(touched) > NAMES_MAX:
-            named += f" and {counted(len(touched) - NAMES_MAX, 'more table')}"
-        warning = f"a statement was not understood ({statement.fault}); it may have changed"
-        warning = f"{warning} {named or 'tables that are not known yet'}: {text}"
+        names = [table.full_name for table in touched] + [*map(str, new), *unsuitable]
+        named = ", ".join(names[:NAMES_MAX]) or "tables that are not known yet"
+        if len(names) > NAMES_MAX:
+            named += f" and {counted(len(names) - NAMES_MAX, 'more table')}"
+        text = ddl.shortened(query.text, query.dialect)
+        warning = f"a statement was not understood ({statement.fault}); it may have changed {named}: {text}"
         if self._unknown_statements == STOP:
             raise BinlogError(warning, hint=_STOP_HINT)
         _log.warning("%s", warning, extra=REMARK)
+        for name, reason in unsuitable.items():
+            self._leave_out(*_parts(name), reason)
         for table in touched:
-            self._snapshot.discard_inexact([(table.database, table.name)], "")
-            self._tables.set_dropped(table, set())
-            self._snapshot.mark_stale(table, text)
-        self._find_new(text)
-
-    def _may_name_new(self, query: Query, statement: ddl.Statement) -> bool:
-        """Returns whether a statement may have created a selected table."""
-        databases = {query.database, *(word for word in statement.words)}
-        return any(
-            self._selection.names(database, word)
-            for database in databases
-            if self._selection.may_select_from(database)
-            for word in statement.words
-        )
-
-    def _find_new(self, text: str) -> None:
-        """Reads selected tables that are not known yet: an unknown statement may have created them."""
-        tables, faults = self._source_tables()
-        for name, reason in faults.items():
-            if name not in self._selection.left_out:
-                database, _, table_name = name.partition(".")
-                self._leave_out(database, table_name, reason)
-        for table in tables:
-            if str(table) not in self._tables:
-                cursor = Cursor("", table.definition.key)
-                state = TableState(1, table.definition, cursor if self._may_read_tables else None)
-                added = self._tables.put(table.database, table.name, state)
-                self._tables.announce(added)
-                if self._may_read_tables:
-                    self._snapshot.restart(added, text)
+            if table.full_name not in unsuitable:
+                self._snapshot.discard_inexact([(table.database, table.name)], "")
+                self._tables.set_dropped(table, set())
+                self._snapshot.mark_stale(table, text)
+        for one in new:
+            added = self._tables.with_definition(one.database, one.name, one.definition)
+            if self._may_read_tables:
+                self._snapshot.restart(added, text)
 
     def read_all_again(self, xid: str, coordinates: Coordinates) -> None:
         """Reads all tables again after the commit of an XA transaction whose rows were prepared before the
@@ -237,3 +223,8 @@ class SchemaChanges:
         )
         for table in self._tables:
             self._snapshot.restart(table, f"XA transaction {xid}")
+
+
+def _parts(name: str) -> tuple[str, str]:
+    database, _, table = name.partition(".")
+    return database, table
