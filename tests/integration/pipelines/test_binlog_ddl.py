@@ -230,3 +230,52 @@ def test_source_and_mirror_are_equal_after_every_statement(
             server.execute(f"DROP DATABASE IF EXISTS {name}")
     print(f"{server.name}: {dict(counts)}")
     assert counts["executed"] > 10 * ROUNDS
+
+
+NO_ESCAPES = "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'"
+ISSUE = {
+    "mariadb": (
+        "SET STATEMENT max_statement_time=100 FOR TRUNCATE TABLE a",
+        "SET STATEMENT max_statement_time=100 FOR ALTER TABLE b ADD COLUMN w INT DEFAULT 7",
+        "SET STATEMENT lock_wait_timeout=9 FOR SET STATEMENT max_statement_time=9 FOR RENAME TABLE c TO d",
+        "SET STATEMENT sql_mode='ANSI_QUOTES' FOR ALTER TABLE b COMMENT \"it's\", ADD COLUMN z INT DEFAULT 3",
+        "BEGIN NOT ATOMIC TRUNCATE TABLE e; END",
+        "EXECUTE IMMEDIATE 'DROP TABLE f'",
+    ),
+    "mysql": (
+        "/* why */ TRUNCATE TABLE a",
+        "/*!80000 ALTER */ TABLE b ADD COLUMN w INT DEFAULT 7",
+        "DROP INDEX `PRIMARY` ON c",
+        "SET @text = 'DROP TABLE f'",
+        "PREPARE it FROM @text",
+        "EXECUTE it",
+    ),
+}
+
+
+@BOTH
+def test_prefixes_and_modes_hide_no_statement(
+    server: Database, served: Metaq, database: str, password: str, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / f"{database}.toml", server, served.nameserver, database, snapshot=OFTEN)
+    chance = random.Random(1)
+    source = Source(server, database, chance)
+    for name in "abcdef":
+        source.execute(f"CREATE TABLE {name} {COLUMNS}", f"INSERT INTO {name} VALUES (1, 1, 1), (2, 2, 2)")
+    syncing = Syncing(config, server)
+    try:
+        syncing.wait_until_read({f"{database}.{table}" for table in source.suitable()})
+        source.execute(*ISSUE[server.name])
+        # Here the backslash does not keep the quote from ending the text.
+        source.execute(NO_ESCAPES, r"ALTER TABLE b COMMENT 'path C:\', ADD COLUMN y INT NOT NULL DEFAULT 5")
+        source.execute(
+            "SET SESSION sql_mode = 'ANSI_QUOTES'", 'ALTER TABLE "b" ADD COLUMN "x, y" INT DEFAULT 6'
+        )
+        syncing.wait_until_read({f"{database}.{table}" for table in source.suitable()})
+    finally:
+        syncing.stop()
+    mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
+    assert not differences(source, mirror, database, set())
+    assert {row["y"] for row in mirror.rows(f"{database}.b").values()} == {5}
+    assert not mirror.rows(f"{database}.a") and not mirror.rows(f"{database}.f")
+    source.close()

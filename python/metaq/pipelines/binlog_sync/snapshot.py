@@ -246,6 +246,7 @@ class Snapshot:
             return True
         if chunk is None:
             _log.warning("%s no longer exists; its snapshot ends", table.full_name, extra=REMARK)
+            self._send_absence(table, reached.coordinates)
             self._finish(table, replace(table.cursor or Cursor("", ()), done=True, is_stale=False))
             return True
         if isinstance(chunk, WholeTable) and not chunk.is_near(coordinates):
@@ -320,6 +321,22 @@ class Snapshot:
             self._finish(table, cursor)
         else:
             self._tables.set_cursor(table, cursor)
+
+    def _send_absence(self, table: SyncedTable, coordinates: Coordinates) -> None:
+        """Says that a table has no rows before these coordinates, because it does not exist any more.
+
+        Its end may be a statement that was not understood. If it is one that the reader has not come to yet,
+        rows that were inserted meanwhile have larger numbers.
+        """
+        cursor = table.cursor
+        if cursor is None or not cursor.reading or not table.definition.columns:
+            return
+        # Rows that this reading has sent are gone, too.
+        reading = self._new_reading()
+        self._counter.begin(self._state.era, coordinates, reading)
+        begun = reading_begun(self._state.era, coordinates, reading)
+        self._send_barrier(table, SnapshotBarrier.BEGIN, begun)
+        self._send_barrier(table, SnapshotBarrier.END, begun)
 
     def _send_range(self, table: SyncedTable, chunk: Chunk, reading: RangeReading, begun: str) -> None:
         cursor = replace(reading.cursor, begun=reading.cursor.begun or begun, last=chunk.last)
