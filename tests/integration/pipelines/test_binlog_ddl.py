@@ -237,7 +237,7 @@ ISSUE = {
     "mariadb": (
         "SET STATEMENT max_statement_time=100 FOR TRUNCATE TABLE a",
         "SET STATEMENT max_statement_time=100 FOR ALTER TABLE b ADD COLUMN w INT DEFAULT 7",
-        "SET STATEMENT lock_wait_timeout=9 FOR SET STATEMENT max_statement_time=9 FOR RENAME TABLE c TO other",
+        "SET STATEMENT lock_wait_timeout=9 FOR SET STATEMENT max_statement_time=9 FOR RENAME TABLE c TO d1",
         "SET STATEMENT sql_mode='ANSI_QUOTES' FOR ALTER TABLE b COMMENT \"it's\", ADD COLUMN z INT DEFAULT 3",
         "BEGIN NOT ATOMIC TRUNCATE TABLE e; END",
         "EXECUTE IMMEDIATE 'DROP TABLE f'",

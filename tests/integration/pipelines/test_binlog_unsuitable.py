@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metaq.admin.sync import Admin
 from metaq.admin import PipelineReport
+from metaq.admin.sync import Admin
 from tests.support.binlog import QUEUES, WAIT_S, Running, write_config
 from tests.support.database import BOTH, Database
 from tests.support.metaq import Metaq

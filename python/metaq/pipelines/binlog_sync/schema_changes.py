@@ -98,8 +98,11 @@ class SchemaChanges:
         for name in names:
             if name not in others and (table := self._tables.get(".".join(name))) is not None:
                 self._apply_effects(table, statement.effects, text)
-        for name in filter(names.__contains__, others):
-            self._snapshot.restart(self._put(*name), text)
+        # A view may be renamed, too.
+        there = {(one.database, one.name) for one in found}
+        for name in others:
+            if name in names and name in there:
+                self._snapshot.restart(self._put(*name), text)
 
     def _apply_effects(self, table: SyncedTable, effects: ddl.RowEffects, text: str) -> None:
         """Reads a table again if readers would otherwise have wrong values."""

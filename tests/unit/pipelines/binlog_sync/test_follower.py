@@ -215,6 +215,13 @@ def test_a_prefix_or_a_mode_does_not_hide_a_statement(config: BinlogConfig) -> N
     assert sent.follower.snapshot.pending == ("shop.orders",)
 
 
+def test_a_renamed_view_is_not_read(config: BinlogConfig) -> None:
+    table = SourceTable("shop", "new", DEFINITION, 0)
+    sent = SentChanges(config, source_table=lambda database, name: table if name == "new" else None)
+    sent.follow("RENAME TABLE orders TO new, some_view TO other_view")
+    assert sent.follower.snapshot.pending == ("shop.new",)
+
+
 def test_a_new_table_is_announced_before_its_first_row(config: BinlogConfig) -> None:
     table = SourceTable("shop", "new", DEFINITION, 0)
     sent = SentChanges(config, source_table=lambda database, name: table if name == "new" else None)
