@@ -228,7 +228,7 @@ def test_source_and_mirror_are_equal_after_every_statement(
             syncing.stop()
             source.close()
             server.execute(f"DROP DATABASE IF EXISTS {name}")
-    print(f"{server.name}: {dict(counts)}")
+        print(f"{name}: {dict(counts)}", flush=True)
     assert counts["executed"] > 10 * ROUNDS
 
 
