@@ -215,6 +215,22 @@ def test_a_prefix_or_a_mode_does_not_hide_a_statement(config: BinlogConfig) -> N
     assert sent.follower.snapshot.pending == ("shop.orders",)
 
 
+def test_a_statement_on_tables_is_not_rolled_back(config: BinlogConfig) -> None:
+    state = SyncState("changes", "s", 1, LOW, "0-1-4", [("b", 0)])
+    producer = RecordingProducer()
+    follower, _ = make_follower(config, producer, state, OneChunk())
+    begin = Begin(LOW, "0-1-5", False)
+    dropped = Query("shop", "DROP TABLE IF EXISTS orders /* Generated to handle failed CREATE OR REPLACE */")
+    rollback = Query("shop", "ROLLBACK")
+    moving: Any = MovingStream((450, begin), (500, dropped), (550, rollback))
+    follower.follow(moving)
+    assert follower.position.gtid == "0-1-5"
+    assert [body["gone"] for body in producer.bodies if body["kind"] == "ddl"] == [[["shop", "orders"]]]
+    moving = MovingStream((600, begin), (650, changes("insert", {"id": 1, "v": "x"})), (700, rollback))
+    with pytest.raises(BinlogError, match="rolls rows back"):
+        follower.follow(moving)
+
+
 def test_a_renamed_view_is_not_read(config: BinlogConfig) -> None:
     table = SourceTable("shop", "new", DEFINITION, 0)
     sent = SentChanges(config, source_table=lambda database, name: table if name == "new" else None)
