@@ -320,7 +320,7 @@ class Follower:
         if kind is ddl.Kind.XA:
             self._xa_ended(item, stream)
             return
-        # MariaDB writes a rollback after the DROP TABLE of a failed CREATE OR REPLACE, which it does not undo.
+        # MariaDB logs one after the DROP TABLE of a failed CREATE OR REPLACE, which it does not undo.
         if kind in (ddl.Kind.ROLLBACK, ddl.Kind.ROLLBACK_TO) and self._has_rows:
             raise BinlogError(
                 f"the binlog rolls rows back before {stream.coordinates}, which cannot be synchronised"
