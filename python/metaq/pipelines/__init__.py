@@ -102,7 +102,7 @@ class Progress:
     rows_in_per_second: float | None = None
     """The messages that a query reads, by Spark; None if that is unknown."""
     findings: tuple[str, ...] = ()
-    """What is wrong for as long as nobody does anything about it, such as a table that is left out."""
+    """Faults that stay until somebody acts, such as a table that is left out."""
 
 
 @dataclass(frozen=True, slots=True)

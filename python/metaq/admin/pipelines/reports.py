@@ -61,10 +61,10 @@ class PipelineReport:
     last_error: str | None = None
     last_error_ms: int | None = None
     last_remark: str | None = None
-    """The newest routine remark, such as a table that is read again. It is no error."""
+    """The newest routine remark, such as a table that is read again."""
     last_remark_ms: int | None = None
     findings: tuple[str, ...] = ()
-    """What is wrong until somebody does something about it, such as a table that is left out."""
+    """Faults that stay until somebody acts, such as a table that is left out."""
     spark_ui: str | None = None
     """The address of Spark's own pages."""
     metrics: str | None = None

@@ -129,7 +129,7 @@ _HARMLESS_OBJECTS: Final = keywords(
     "USER ROLE VIEW TRIGGER EVENT FUNCTION PROCEDURE PACKAGE SERVER SEQUENCE TABLESPACE UNDO "
     "LOGFILE RESOURCE INSTANCE LIBRARY PREPARE DEFINER ALGORITHM SQL AGGREGATE"
 )
-"""What CREATE, ALTER and DROP may name, and words that begin the definition of a view or a program."""
+"""Objects of CREATE, ALTER and DROP, and words that begin the definition of a view or a program."""
 _OF_MODES: Final = frozenset(("SQL_MODE", "CHARACTER_SET_CLIENT", "COLLATION_CONNECTION"))
 
 
