@@ -184,9 +184,18 @@ class SchemaChanges:
             for table in self._tables
             if self._selection.selects(table.database, table.name) and may_change(table.database, table.name)
         ]
+        left_out = self._selection.left_out
         known, faults = self._source_tables()
-        new = [one for one in known if str(one) not in self._tables and may_change(one.database, one.name)]
-        unsuitable = {name: reason for name, reason in faults.items() if may_change(*_parts(name))}
+        new = [
+            one
+            for one in known
+            if (str(one) not in self._tables or str(one) in left_out) and may_change(one.database, one.name)
+        ]
+        unsuitable = {
+            name: reason
+            for name, reason in faults.items()
+            if name not in left_out and may_change(*_parts(name))
+        }
         if statement.is_confined and not touched and not new and not unsuitable:
             return
         names = [table.full_name for table in touched] + [*map(str, new), *unsuitable]
@@ -206,6 +215,7 @@ class SchemaChanges:
                 self._tables.set_dropped(table, set())
                 self._snapshot.mark_stale(table, text)
         for one in new:
+            self._selection.take_back(one.database, one.name)
             added = self._tables.with_definition(one.database, one.name, one.definition)
             if self._may_read_tables:
                 self._snapshot.restart(added, text)

@@ -202,6 +202,16 @@ def test_an_unknown_statement_may_have_created_tables(config: BinlogConfig) -> N
     assert sent.follower.selection.left_out == {"shop.old": "it is system-versioned"}
 
 
+def test_an_unknown_statement_may_have_made_a_table_suitable(config: BinlogConfig) -> None:
+    orders = SourceTable("shop", "orders", DEFINITION, 3)
+    sent = SentChanges(config, source_tables=lambda: ([orders], {}))
+    sent.register("orders")
+    sent.follower.selection.refuse("shop", "orders", "it is system-versioned")
+    sent.follow("FROBNICATE people")
+    assert not sent.follower.selection.left_out
+    assert sent.follower.snapshot.pending == ("shop.orders",)
+
+
 def test_a_prefix_or_a_mode_does_not_hide_a_statement(config: BinlogConfig) -> None:
     sent = SentChanges(config)
     sent.register("orders", "others")
