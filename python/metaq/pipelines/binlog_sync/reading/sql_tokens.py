@@ -84,6 +84,8 @@ _SPACE: Final = re.compile(r"[ \t\n\v\f\r]+")
 # Servers allow every character beyond ASCII in names, but spaces and signs of an 8-bit character set.
 _WORD: Final = re.compile(r"[0-9A-Za-z_$\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\uffff]+")
 _VERSION: Final = re.compile(r"\d{5,6}")
+_NOT_EXECUTED: Final = re.compile(r"/\*M? \d{5}")
+"""The begin of a comment that was not executed because of its version."""
 _QUOTE_OR_ESCAPE: Final = {quote: re.compile(rf"[{quote}\\]") for quote in "'\""}
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 _LINE_COMMENT: Final = re.compile(r"#|--(?=[\x00-\x20\x7f]|\Z)")
@@ -151,8 +153,8 @@ def _after_comment(statement: str, at: int) -> int:
     end = statement.find("*/", at + 2)
     if end < 0:
         raise Unreadable("a comment does not end")
-    # Whether an inner comment ends the outer one depends on how the outer one was written at first.
-    if statement.find("/*", at + 2, end) >= 0:
+    # A comment may hold others if its exclamation mark was removed.
+    if _NOT_EXECUTED.match(statement, at) is not None and statement.find("/*", at + 2, end) >= 0:
         raise Unreadable("it has a comment in another one")
     return end + 2
 
