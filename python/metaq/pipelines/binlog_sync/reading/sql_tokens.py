@@ -87,7 +87,6 @@ _VERSION: Final = re.compile(r"\d{5,6}")
 _NOT_EXECUTED: Final = re.compile(r"/\*M? \d{5}")
 """The begin of a comment that was not executed because of its version."""
 _QUOTE_OR_ESCAPE: Final = {quote: re.compile(rf"[{quote}\\]") for quote in "'\""}
-_COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 _LINE_COMMENT: Final = re.compile(r"#|--(?=[\x00-\x20\x7f]|\Z)")
 
 
