@@ -6,6 +6,7 @@ run.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections import Counter
@@ -227,7 +228,9 @@ def test_source_and_mirror_are_equal_after_every_statement(
         finally:
             syncing.stop()
             source.close()
-            server.execute(f"DROP DATABASE IF EXISTS {name}")
+            # MariaDB leaves files behind after some refused statements, and then cannot drop the folder.
+            with contextlib.suppress(pymysql.OperationalError):
+                server.execute(f"DROP DATABASE IF EXISTS {name}")
         print(f"{name}: {dict(counts)}", flush=True)
     assert counts["executed"] > 10 * ROUNDS
 
