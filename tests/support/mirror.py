@@ -28,6 +28,7 @@ class Mirror:
     _ranges: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """Ranges of keys that were read again: older rows of them are gone."""
     _seen: set[tuple[str, Key, str]] = field(default_factory=set)
+    _database_floors: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_topic(cls, nameserver: str, topic: str, queues: int) -> Mirror:
@@ -74,10 +75,11 @@ class Mirror:
         elif kind == "ddl":
             if message["statement"] not in self.statements:
                 self.statements.append(message["statement"])
-            words = message["statement"].upper().split()
-            if message["action"] == "truncate" or words[0] in ("DROP", "RENAME"):
+            if message["empties"]:
                 for table in message["tables"]:
                     self._raise_floor(table, message["seq"])
+                if message["action"] == "database":
+                    self._database_floors[message["database"]] = message["seq"]
         elif kind == "snapshot" and message["state"] == "end":
             table = f"{message['database']}.{message['table']}"
             ends = self._ends.setdefault((table, message["begun"]), set())
@@ -92,7 +94,8 @@ class Mirror:
                 self._ranges.append((table, message))
 
     def rows(self, table: str) -> dict[Key, dict[str, Any]]:
-        floor = self.floors.get(table, "")
+        of_database = self._database_floors.get(table.partition(".")[0], "")
+        floor = max(self.floors.get(table, ""), of_database)
         ranges = [message for name, message in self._ranges if name == table]
         return {
             key: row

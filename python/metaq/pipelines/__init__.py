@@ -101,6 +101,8 @@ class Progress:
     details: dict[str, object] = field(default_factory=dict)
     rows_in_per_second: float | None = None
     """The messages that a query reads, by Spark; None if that is unknown."""
+    findings: tuple[str, ...] = ()
+    """Faults that stay until somebody acts, such as a table that is left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from metaq.errors import CommandError
 from metaq.monitoring.text import CONTENT_TYPE, Page
 from metaq.monitoring.web_server import Response, WebServer
 from metaq.pipelines import Progress
+from metaq.pipelines.remarks import is_remark
 
 SILENCE_MAX_S: Final = 60.0
 """A pipeline reports about once a second. After this time without a report it is not ready."""
@@ -50,7 +51,8 @@ class PipelineMetrics(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._lines["error" if record.levelno >= logging.ERROR else "warning"] += 1
-        self._error, self._error_at = record.getMessage(), time.time()
+        if not is_remark(record):
+            self._error, self._error_at = record.getMessage(), time.time()
 
     def page(self) -> bytes:
         """Returns all metrics as text. A value that is unknown is left out."""

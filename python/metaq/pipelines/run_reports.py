@@ -21,6 +21,7 @@ from metaq.admin.pipelines import report_sender
 from metaq.admin.pipelines.report_sender import ReportSender
 from metaq.pipelines import PIPELINES, ClusterUse, Pipeline, Progress, Report, Reportable
 from metaq.pipelines.metrics_page import SILENCE_MAX_S
+from metaq.pipelines.remarks import is_remark
 from metaq.pipelines.settings import read_report_settings
 
 RATE_WINDOW_S: Final = 10.0
@@ -29,7 +30,10 @@ FAILING_S: Final = 30.0
 
 
 class RunRecord(logging.Handler):
-    """The state of one run: its newest progress, and the newest warning or error in its log."""
+    """The state of one run: its newest progress, and the newest error and the newest remark in its log.
+
+    Warnings count as errors, unless they are marked as remarks.
+    """
 
     def __init__(self, kind: str, name: str, interval_s: float, metrics: str | None) -> None:
         super().__init__(logging.WARNING)
@@ -52,6 +56,8 @@ class RunRecord(logging.Handler):
         self._error: str | None = None
         self._error_s = 0.0
         self._rows_at_error = 0
+        self._remark: str | None = None
+        self._remark_s = 0.0
         self._spark_ui: str | None = None
 
     @property
@@ -69,7 +75,9 @@ class RunRecord(logging.Handler):
         self._progress, self._progress_s = replace(progress, details=dict(progress.details)), now_s
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name != report_sender.__name__:
+        if is_remark(record):
+            self._remark, self._remark_s = record.getMessage(), time.time()
+        elif record.name != report_sender.__name__:
             self._set_error(record.getMessage())
 
     def report(self, use: ClusterUse) -> PipelineReport:
@@ -82,6 +90,9 @@ class RunRecord(logging.Handler):
             group=use.group,
             last_error=self._error,
             last_error_ms=_milliseconds(self._error_s) if self._error is not None else None,
+            last_remark=self._remark,
+            last_remark_ms=_milliseconds(self._remark_s) if self._remark is not None else None,
+            findings=() if progress is None else progress.findings,
             spark_ui=self._spark_ui,
         )
         if progress is None:

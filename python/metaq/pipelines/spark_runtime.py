@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from metaq.config.kinds import Flag, Text
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress, Report
+from metaq.pipelines.remarks import REMARK
 from metaq.pipelines.report_timer import ReportTimer
 from metaq.pipelines.settings import Key, Texts
 from metaq.spark.errors import OptionError, error_summary
@@ -231,7 +232,7 @@ def run_query(
             # Spark gives the Python worker of a source ten seconds to start, too few on a busy machine.
             if WORKER_LATE not in str(error) or not left or stop.is_set():
                 raise
-            _log.warning("a Python worker of Spark started too slowly; restarting the query")
+            _log.warning("a Python worker of Spark started too slowly; restarting the query", extra=REMARK)
     raise AssertionError
 
 

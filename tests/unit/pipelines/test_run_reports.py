@@ -10,6 +10,7 @@ import pytest
 
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import PIPELINES, ClusterUse, Plan, Progress, Report, Reportable, load, run_reports
+from metaq.pipelines.remarks import REMARK
 from metaq.pipelines.run_reports import RunRecord, reported
 from metaq.pipelines.settings import read_report_settings, read_sections
 
@@ -100,6 +101,24 @@ def test_a_run_fails_while_no_row_gets_through_after_an_error(clock: Clock) -> N
     assert (report.state, report.last_error) == ("running", "a broker refuses")
     clock.now_s += 61
     assert run.report(USE).state == "failing", "it hangs"
+
+
+def test_a_remark_is_no_error(clock: Clock) -> None:
+    run = record()
+    log = logging.getLogger("metaq.pipelines.test_remarks")
+    log.addHandler(run)
+    try:
+        run.update(Progress("following", rows=1, findings=("shop.t is left out: it is system-versioned",)))
+        log.warning("shop.t will be read again", extra=REMARK)
+    finally:
+        log.removeHandler(run)
+    report = run.report(USE)
+    assert (report.state, report.last_error, report.last_error_ms) == ("running", None, None)
+    assert (report.last_remark, report.last_remark_ms) == ("shop.t will be read again", 1_000_000)
+    assert report.findings == ("shop.t is left out: it is system-versioned",)
+    warn(run, "the connection is lost")
+    report = run.report(USE)
+    assert (report.last_error, report.last_remark) == ("the connection is lost", "shop.t will be read again")
 
 
 def test_its_own_trouble_with_reports_is_no_error_of_the_pipeline(clock: Clock) -> None:

@@ -19,6 +19,8 @@ SILENT_INTERVALS: Final = 3
 """After this number of intervals without a report, nobody knows the state of a run."""
 BODY_BYTES_MAX: Final = 32 * 1024
 ERROR_CHARACTERS_MAX: Final = 1_000
+FINDING_CHARACTERS_MAX: Final = 300
+FINDINGS_MAX: Final = 20
 NAME_CHARACTERS_MAX: Final = 200
 ADDRESS_CHARACTERS_MAX: Final = 2_000
 TOPICS_MAX: Final = 50
@@ -58,6 +60,11 @@ class PipelineReport:
     """The consumer group that it commits offsets to."""
     last_error: str | None = None
     last_error_ms: int | None = None
+    last_remark: str | None = None
+    """The newest routine remark, such as a table that is read again."""
+    last_remark_ms: int | None = None
+    findings: tuple[str, ...] = ()
+    """Faults that stay until somebody acts, such as a table that is left out."""
     spark_ui: str | None = None
     """The address of Spark's own pages."""
     metrics: str | None = None
@@ -139,7 +146,7 @@ def in_order(reports: Iterable[PipelineReport]) -> tuple[PipelineReport, ...]:
 
 def _cut(report: PipelineReport) -> PipelineReport:
     """Returns the report with texts and lists of a length that people can read."""
-    group, error = report.group, report.last_error
+    group, error, remark = report.group, report.last_error, report.last_remark
     return replace(
         report,
         name=report.name[:NAME_CHARACTERS_MAX],
@@ -150,6 +157,8 @@ def _cut(report: PipelineReport) -> PipelineReport:
         topics=tuple(topic[:NAME_CHARACTERS_MAX] for topic in report.topics[:TOPICS_MAX]),
         group=None if group is None else group[:NAME_CHARACTERS_MAX],
         last_error=None if error is None else error[:ERROR_CHARACTERS_MAX],
+        last_remark=None if remark is None else remark[:ERROR_CHARACTERS_MAX],
+        findings=tuple(finding[:FINDING_CHARACTERS_MAX] for finding in report.findings[:FINDINGS_MAX]),
     )
 
 

@@ -29,12 +29,14 @@ def status_columns() -> list[Column]:
         Column("reported_ms", "reported", age, right=True),
         Column("host", show=printable, is_optional=True),
         Column("last_error", "last error", _error, is_optional=True),
+        Column("findings", show=_findings, is_optional=True),
+        Column("last_remark", "last remark", _error, is_optional=True),
     ]
 
 
 def status_row(report: PipelineReport) -> dict[str, Any]:
     """Returns a report for programs."""
-    return {**asdict(report), "topics": list(report.topics)}
+    return {**asdict(report), "topics": list(report.topics), "findings": list(report.findings)}
 
 
 def table_row(report: PipelineReport) -> dict[str, Any]:
@@ -49,6 +51,10 @@ def _lag(report: PipelineReport) -> str:
         None if report.lag_ms is None else span(report.lag_ms),
     ]
     return ", ".join(part for part in parts if part is not None) or UNKNOWN
+
+
+def _findings(findings: list[str]) -> str:
+    return _error("; ".join(findings) or None)
 
 
 def _error(text: str | None) -> str:

@@ -35,6 +35,7 @@ from metaq.pipelines.binlog_mirror.refusals import RefusedRow
 from metaq.pipelines.binlog_mirror.target import MirrorTable, Target
 from metaq.pipelines.binlog_sync.envelope import Barrier, Field, Kind, parse_barrier
 from metaq.pipelines.binlog_sync.values.columns import Definition
+from metaq.pipelines.remarks import REMARK
 
 _log = logging.getLogger(__name__)
 
@@ -274,7 +275,7 @@ class Applier:
         except RefusedRow as error:
             if policy.refused != SKIP:
                 raise
-            _log.warning("%s is skipped from now on: %s", notes.table, error)
+            _log.warning("%s is skipped from now on: %s", notes.table, error, extra=REMARK)
             notes.skip(highest, error.refusal.summary)
             table.save_notes()
             return
@@ -313,7 +314,7 @@ class Applier:
         has_news = fault is not None
         if fault is not None:
             if not notes.skipped and table is not None:
-                _log.warning("%s is skipped from now on: %s", notes.table, fault[1])
+                _log.warning("%s is skipped from now on: %s", notes.table, fault[1], extra=REMARK)
             notes.skip(*fault)
         has_news |= barriers.add_to(notes, policy.dropped if left is None else EMPTY)
         # A drop may have waited for queues when the policy was another one.
@@ -401,7 +402,7 @@ class Applier:
             if change:
                 table.evolve(change)
         except Unmirrored as error:
-            _log.warning("%s is skipped from now on: %s", notes.table, error)
+            _log.warning("%s is skipped from now on: %s", notes.table, error, extra=REMARK)
             notes.skip(max(notes.definitions)[0], str(error))
             table.save_notes()
         if barriers.may_empty or is_emptied:

@@ -34,6 +34,7 @@ from metaq.pipelines.binlog_mirror.notes import PROPERTY, Notes, TableName
 from metaq.pipelines.binlog_mirror.refusals import Refusal, RefusedRow
 from metaq.pipelines.binlog_sync.envelope import RangeBarrier
 from metaq.pipelines.decimals import decimal_text, is_decimal
+from metaq.pipelines.remarks import REMARK
 from metaq.pipelines.spark_runtime import quoted
 from metaq.pipelines.storage import delete, directories
 
@@ -208,7 +209,7 @@ class DeltaMirror:
         """Changes the columns. If the run ends in between, the next one compares them again."""
         if not evolution:
             return
-        _log.warning("%s: %s", self.notes.table, evolution)
+        _log.warning("%s: %s", self.notes.table, evolution, extra=REMARK)
         if "timestamp_ntz" in (*evolution.added.values(), *evolution.retyped.values()):
             # Tables of older versions may lack it.
             self._set_property("delta.feature.timestampNtz", "supported")
@@ -276,7 +277,9 @@ class DeltaMirror:
                 raise RefusedRow(as_refusal(self.notes.table, first)) from None
             # First: if the run ends here, the batch is applied again.
             refused = self._quarantine.add(bad)
-            _log.warning("%s: %s rows are refused and go to the quarantine", self.notes.table, refused)
+            _log.warning(
+                "%s: %s rows are refused and go to the quarantine", self.notes.table, refused, extra=REMARK
+            )
             self._merge(changes.join(bad.select(f.col("key").alias(KEY)), KEY, "left_anti"))
             bad.unpersist()
         self._quarantine.settle(changes)
@@ -310,7 +313,7 @@ class DeltaMirror:
         rows.write.format("delta").mode("overwrite").options(
             **{"delta.columnMapping.mode": "name", "overwriteSchema": "true"}
         ).save(place)
-        _log.warning("%s was dropped; its rows are in %s", self.notes.table, place)
+        _log.warning("%s was dropped; its rows are in %s", self.notes.table, place, extra=REMARK)
 
     def discard(self) -> None:
         self._quarantine.forget()
@@ -321,7 +324,7 @@ class DeltaMirror:
         context._jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(
             self._spark._jsparkSession, context._jvm.org.apache.hadoop.fs.Path(self.path)
         )
-        _log.warning("%s was dropped; its mirror is gone", self.notes.table)
+        _log.warning("%s was dropped; its mirror is gone", self.notes.table, extra=REMARK)
 
     def _merge(self, changes: DataFrame) -> None:
         """Merges changes that are newer than the stored rows.

@@ -1,4 +1,4 @@
-"""Finds the tables that a statement takes away from the source."""
+"""Finds the tables that a statement empties, or takes away from the source."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from metaq.pipelines.binlog_sync.envelope import DdlBarrier
 from metaq.pipelines.binlog_sync.reading import ddl
 
 
+def empties(barrier: DdlBarrier) -> bool:
+    """Returns whether the tables of a statement, or of its database, lose all rows that were sent."""
+    if barrier.empties is None:
+        # Older messages leave that to their readers.
+        return ddl.parse(barrier.statement, barrier.database).empties
+    return barrier.empties
+
+
 def dropped_tables(barrier: DdlBarrier) -> set[tuple[str, str]]:
     """Returns the named tables that no longer exist after a statement: dropped ones, and old names."""
-    statement = ddl.parse(barrier.statement, barrier.database)
-    if ddl.drops(barrier.statement):
-        return set(barrier.names)
-    # A chain such as `a TO b, c TO a` gives a name to another table.
-    gone = {old for old, _ in statement.renamed} - {new for _, new in statement.renamed}
+    if barrier.empties is not None:
+        return set(barrier.names) & set(barrier.gone)
+    gone = set(ddl.parse(barrier.statement, barrier.database).gone)
     lowered = {(database.lower(), table.lower()) for database, table in gone}
     # The server may store names in lower case, and then the barrier has them so.
     return set(barrier.names) & (gone | lowered)

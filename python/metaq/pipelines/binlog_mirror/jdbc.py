@@ -44,6 +44,7 @@ from metaq.pipelines.binlog_mirror.left_out import LeftOut
 from metaq.pipelines.binlog_mirror.notes import Notes, TableName
 from metaq.pipelines.binlog_mirror.refusals import LISTED_MAX, Refusal, RefusedRow
 from metaq.pipelines.binlog_sync.envelope import RangeBarrier
+from metaq.pipelines.remarks import REMARK
 from metaq.pipelines.spark_runtime import quoted
 
 _log = logging.getLogger(__name__)
@@ -284,7 +285,9 @@ class JdbcMirror:
         except DatabaseError as error:
             if error.state != TOO_LARGE_FOR_INDEX or not self._drop_index():
                 raise
-            _log.warning("%s: a key is too long for the index, which is dropped", self.notes.table)
+            _log.warning(
+                "%s: a key is too long for the index, which is dropped", self.notes.table, extra=REMARK
+            )
             refused = self._apply(full_stage, query_id, batch_id, quarantines)
         except RefusedRow:
             self._drop(full_stage)
@@ -404,7 +407,7 @@ class JdbcMirror:
                     _log.info("%s: created the index %s", self.notes.table, index.name)
         except DatabaseError as error:
             # The mirror is right without it; only queries by key are slow.
-            _log.warning("%s has no index on its key: %s", self.notes.table, error)
+            _log.warning("%s has no index on its key: %s", self.notes.table, error, extra=REMARK)
 
     def _drop_index(self) -> bool:
         with self._target.transaction() as connection:
@@ -424,7 +427,7 @@ class JdbcMirror:
                 f" WHERE {named(SEQUENCE)} < ?",
                 sequence,
             )
-        _log.warning("%s was dropped; its rows are in %s", self.notes.table, ".".join(archive))
+        _log.warning("%s was dropped; its rows are in %s", self.notes.table, ".".join(archive), extra=REMARK)
 
     def _archive_name(self, sequence: str) -> str:
         end = ARCHIVED + hashed(sequence)[:12]
@@ -440,7 +443,7 @@ class JdbcMirror:
             for table in (TOMBSTONES, QUARANTINE):
                 connection.execute(f'DELETE FROM {table} WHERE "table_id" = ?', self._id)
             connection.execute(f'DELETE FROM {TABLES} WHERE "id" = ?', self._id)
-        _log.warning("%s was dropped; its mirror is gone", self.notes.table)
+        _log.warning("%s was dropped; its mirror is gone", self.notes.table, extra=REMARK)
 
     def rows(self) -> DataFrame:
         """Returns the rows with the source's columns and their key."""

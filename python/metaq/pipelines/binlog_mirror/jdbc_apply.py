@@ -18,6 +18,7 @@ from metaq.pipelines.binlog_mirror.errors import DatabaseError
 from metaq.pipelines.binlog_mirror.jdbc_schema import ID, QUARANTINE, TABLES, TOMBSTONES, full_name
 from metaq.pipelines.binlog_mirror.notes import TableName
 from metaq.pipelines.binlog_mirror.refusals import Refusal, RefusedRow
+from metaq.pipelines.remarks import REMARK
 
 _log = logging.getLogger(__name__)
 NUL: Final = "the text contains NUL"
@@ -221,7 +222,9 @@ class StagedBatch:
             f' FROM {self.stage} WHERE "reason" IS NOT NULL'
         )
         self._execute(f'DELETE FROM {self.stage} WHERE "reason" IS NOT NULL')
-        _log.warning("%s: %s rows are refused and go to the quarantine", ".".join(self.name), count)
+        _log.warning(
+            "%s: %s rows are refused and go to the quarantine", ".".join(self.name), count, extra=REMARK
+        )
         return int(count or 0)
 
     def _literals(self) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from metaq.pipelines.binlog_mirror.notes import TableName
+from metaq.pipelines.remarks import REMARK
 
 _log = logging.getLogger(__name__)
 TABLES_MAX: Final = 10_000
@@ -49,7 +50,7 @@ class LeftOutTables:
         """Notes that changes of a table up to a sequence number are left out."""
         known = self._tables.get(name)
         if known is None:
-            _log.warning("%s is left out from now on: %s", ".".join(name), reason)
+            _log.warning("%s is left out from now on: %s", ".".join(name), reason, extra=REMARK)
             if len(self._tables) >= TABLES_MAX:
                 return
         found = LeftOut(max(sequence, known.sequence if known else ""), known.reason if known else reason)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from metaq.pipelines.binlog_mirror.dropped import dropped_tables, drops_database
+from metaq.pipelines.binlog_mirror.dropped import dropped_tables, drops_database, empties
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.policies import EMPTY
 from metaq.pipelines.binlog_sync.envelope import (
@@ -23,7 +23,6 @@ from metaq.pipelines.binlog_sync.envelope import (
     SchemaBarrier,
     SnapshotBarrier,
 )
-from metaq.pipelines.binlog_sync.reading import ddl
 from metaq.pipelines.binlog_sync.values.columns import Definition, is_name
 
 PROPERTY: Final = "metaq.mirror"
@@ -312,7 +311,7 @@ def barriers_by_table(
                 barriers.begins.append(barrier.begun)
         elif isinstance(barrier, RangeBarrier):
             of(barrier.database, barrier.table).ranges.append((barrier, queue))
-        elif isinstance(barrier, DdlBarrier) and is_name(barrier.database) and ddl.empties(barrier.statement):
+        elif isinstance(barrier, DdlBarrier) and is_name(barrier.database) and empties(barrier):
             names, gone = set(barrier.names), dropped_tables(barrier)
             if drops_database(barrier):
                 names = {(barrier.database, name) for name in tables_of(barrier.database)}

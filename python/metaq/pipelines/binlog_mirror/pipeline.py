@@ -167,6 +167,7 @@ def update_progress(progress: Progress, applied: Applied) -> None:
         "skipped": ", ".join(shortened(sorted(applied.skipped))) or None,
         "newest_commit": _moment(applied.committed_s) if applied.committed_s else None,
     }
+    progress.findings = tuple(f"{name} is left out of the mirror" for name in sorted(applied.skipped))
     batch, now_s = applied.batch, time.monotonic()
     details |= {
         "batch_rows": None if batch is None else batch.rows,

@@ -27,6 +27,7 @@ from metaq.pipelines.settings import (
 KIB, MIB = 1024, 1024 * 1024
 MINIMAL, FULL = "minimal", "full"
 REREAD, WARN, STOP = "reread", "warn", "stop"
+SKIP, ERROR = "skip", "error"
 
 _TABLES: Final = Texts('a list of DATABASE.TABLE, where * matches anything, such as ["shop.*"]')
 
@@ -41,7 +42,8 @@ SECTIONS: Final[Sections] = {
         "tls_ca": Key(Text(says="the path of a file with certificates"), None),
         "tables": Key(_TABLES),
         "exclude": Key(_TABLES, ()),
-        "unsuitable": Key(Choice(("error", "skip")), "error"),
+        "unsuitable": Key(Choice((SKIP, ERROR)), SKIP),
+        "unknown_statements": Key(Choice((REREAD, STOP)), None),
         "cascades": Key(Choice((REREAD, WARN, STOP)), None),
         "server_id": Key(Number(1, 2**32 - 1), None),
     },
@@ -81,6 +83,8 @@ class BinlogConfig:
     tables: tuple[str, ...]
     exclude: tuple[str, ...]
     unsuitable: str
+    unknown_statements: str
+    """The policy for statements that are not understood."""
     cascades: str
     """The policy for foreign keys whose actions change rows."""
     server_id: int
@@ -143,6 +147,9 @@ def read_config(path: Path) -> BinlogConfig:
         tables=source["tables"],
         exclude=source["exclude"],
         unsuitable=source["unsuitable"],
+        unknown_statements=_unknown_statements(
+            path, source["unknown_statements"], may_read_tables=snapshot["enabled"]
+        ),
         cascades=_cascades(path, source["cascades"], may_read_tables=snapshot["enabled"]),
         server_id=source["server_id"] or _own_server_id(state_file, topic["name"]),
         nameservers=";".join(topic["namesrv"]),
@@ -169,6 +176,15 @@ def _cascades(path: Path, wanted: str | None, *, may_read_tables: bool) -> str:
             hint=f'set snapshot.enabled = true, or source.cascades = "{WARN}" or "{STOP}"',
         )
     return wanted or (REREAD if may_read_tables else WARN)
+
+
+def _unknown_statements(path: Path, wanted: str | None, *, may_read_tables: bool) -> str:
+    if wanted == REREAD and not may_read_tables:
+        raise ConfigError(
+            f'{path}: source.unknown_statements is "{REREAD}", but snapshot.enabled is false',
+            hint=f'set snapshot.enabled = true, or source.unknown_statements = "{STOP}"',
+        )
+    return wanted or (REREAD if may_read_tables else STOP)
 
 
 def _own_server_id(state_file: Path, topic: str) -> int:

@@ -5,8 +5,8 @@ describes them for other readers. No other module knows a field's name.
                "changes": [{"seq", "op", "row", "before"}, …]}
     schema    {"v": 1, "kind": "schema", "seq", "database", "table", "schema", "columns", "key", "queue"}
     snapshot  {"v": 1, "kind": "snapshot", "seq", "database", "table", "state", "begun", "queues", "queue"}
-    ddl       {"v": 1, "kind": "ddl", "seq", "database", "action", "tables", "names", "statement", "queues",
-               "queue"}
+    ddl       {"v": 1, "kind": "ddl", "seq", "database", "action", "tables", "names", "statement", "empties",
+               "gone", "queues", "queue"}
     range     {"v": 1, "kind": "range", "seq", "database", "table", "column", "first", "last", "begun",
                "queues", "queue"}
     queues    {"v": 1, "kind": "queues", "seq", "queues", "queue"}
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
@@ -283,6 +283,13 @@ class RangeBarrier:
         )
 
 
+def _names(pairs: Iterable[Any]) -> tuple[tuple[str, str], ...]:
+    names = tuple((database, table) for database, table in pairs)
+    if not all(isinstance(part, str) for name in names for part in name):
+        raise TypeError("names are not texts")
+    return names
+
+
 @dataclass(frozen=True, slots=True)
 class DdlBarrier:
     """A statement that may change definitions or remove rows."""
@@ -295,6 +302,10 @@ class DdlBarrier:
     """Database and table of each table that the statement names."""
     statement: str
     queues: int
+    empties: bool | None = None
+    """The tables, or those of the database, lose all rows. None in older messages."""
+    gone: tuple[tuple[str, str], ...] = ()
+    """The names that no table has after the statement. Older messages do not tell them."""
 
     def fields(self) -> dict[str, object]:
         return {
@@ -303,6 +314,8 @@ class DdlBarrier:
             "tables": [".".join(name) for name in self.names],
             "names": self.names,
             "statement": self.statement,
+            "empties": self.empties,
+            "gone": self.gone,
             "queues": self.queues,
         }
 
@@ -311,16 +324,18 @@ class DdlBarrier:
         """Raises KeyError, TypeError or ValueError."""
         # Older messages have only `tables`, whose dots are ambiguous.
         pairs = document.get("names") or [name.split(".", 1) for name in document["tables"]]
-        names = tuple((database, table) for database, table in pairs)
-        if not all(isinstance(part, str) for name in names for part in name):
-            raise TypeError("names are not texts")
+        empties = document.get("empties")
+        if empties is not None and not isinstance(empties, bool):
+            raise TypeError("empties is neither true nor false")
         return cls(
             _sequence(document, "seq"),
             _text(document, "database"),
             _text(document, "action"),
-            names,
+            _names(pairs),
             _text(document, "statement"),
             _queues(document) if "queues" in document else QUEUES_UNKNOWN,
+            empties,
+            _names(document.get("gone", ())),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from metaq.errors import MetaqError
@@ -25,7 +25,7 @@ from metaq.pipelines.binlog_sync.reading.read_position import ReadPosition
 from metaq.pipelines.binlog_sync.reading.xa import XaTransactions
 from metaq.pipelines.binlog_sync.reporter import SyncReporter
 from metaq.pipelines.binlog_sync.reread_requests import RereadRequests, TableRequests
-from metaq.pipelines.binlog_sync.schema_changes import SchemaChanges
+from metaq.pipelines.binlog_sync.schema_changes import SchemaChanges, TableList, TableLookup
 from metaq.pipelines.binlog_sync.sequence import ROW_MAX, ChangeCounter
 from metaq.pipelines.binlog_sync.snapshot import Snapshot
 from metaq.pipelines.binlog_sync.tables import SyncedTables, TableSelection
@@ -35,6 +35,7 @@ from metaq.pipelines.binlog_sync.writing.checkpoint import Checkpoint
 from metaq.pipelines.binlog_sync.writing.outbox import Outbox, Stopped
 from metaq.pipelines.binlog_sync.writing.state import Cursor, StateFile, SyncState, TableState
 from metaq.pipelines.binlog_sync.writing.topic import as_queues
+from metaq.pipelines.remarks import REMARK
 
 _log = logging.getLogger(__name__)
 
@@ -51,13 +52,16 @@ class Follower:
         chunks: ChunkReader,
         report: Report,
         stop: threading.Event,
-        skipped: set[str],
+        left_out: Mapping[str, str],
         *,
         lowers_names: bool = False,
         foreign_keys: Callable[[list[Name] | None], ForeignKeys] = lambda tables: ForeignKeys(),
+        source_table: TableLookup = lambda database, name: None,
+        source_tables: TableList = lambda: ([], {}),
     ) -> None:
-        """`skipped` are the selected tables that are unsuitable; `foreign_keys` reads the foreign keys that
-        these tables, or all selected ones, have now."""
+        """`left_out` has the reasons why selected tables are unsuitable; `foreign_keys` reads the foreign
+        keys that these tables, or all selected ones, have now, `source_table` and `source_tables` read
+        definitions."""
         self._config = config
         self._outbox = outbox
         self._stop = stop
@@ -68,7 +72,7 @@ class Follower:
         self._reporter = SyncReporter(report, outbox, state)
         self._xa = XaTransactions(config.buffer_bytes)
         self._position = ReadPosition(state.flavour, Position(state.coordinates, state.gtid))
-        self.selection = TableSelection(config, skipped)
+        self.selection = TableSelection(config, left_out)
         self.tables = SyncedTables(self._writer, self._checkpoint, self._counter)
         self.snapshot = Snapshot(
             chunks,
@@ -87,11 +91,16 @@ class Follower:
             self.snapshot,
             self._writer,
             self._counter,
+            source_table,
+            source_tables,
             may_read_tables=config.snapshot,
+            unknown_statements=config.unknown_statements,
         )
         self._foreign_keys = foreign_keys
         self._cascades = Cascades()
         self._in_transaction = False
+        self._has_rows = False
+        """Whether the transaction has sent changes of rows."""
         self._gtid = ""
 
     @property
@@ -131,7 +140,9 @@ class Follower:
         for name, known in known_tables.items():
             if name not in self.tables:
                 database, _, table_name = name.partition(".")
-                self.tables.put(database, table_name, known)
+                put = self.tables.put(database, table_name, known)
+                if name in self.selection.left_out and (put.cursor is None or put.cursor.done):
+                    self.snapshot.leave_out(put)
         self._watch_foreign_keys()
         self._checkpoint.passed(self.position)
 
@@ -205,6 +216,7 @@ class Follower:
             raise BinlogError(f"the binlog has an XA transaction without an end before {item.coordinates}")
         self._counter.begin(self._checkpoint.state.era, item.coordinates)
         self._gtid = item.gtid
+        self._has_rows = False
         self._in_transaction = not item.stands_alone
         if item.is_xa:
             self._xa.begin(self._position.reached)
@@ -240,6 +252,7 @@ class Follower:
             self._follow_cascades(item)
             if not self.selection.selects(reader.database, reader.table):
                 return
+        self._has_rows = True
         table = self.tables.of_reader(reader)
         if table.definition.is_keyless and item.operation != INSERT and self._config.snapshot:
             # Another row with the same values may be left.
@@ -265,7 +278,7 @@ class Follower:
         for text in cascade_warnings(found, self._config.cascades):
             if self._config.cascades == STOP:
                 raise BinlogError(text, hint=CASCADES_HINT)
-            _log.warning("%s", text)
+            _log.warning("%s", text, extra=REMARK)
         if self._config.cascades == REREAD:
             if tables is None:
                 self._cascades.watch(found)
@@ -278,11 +291,11 @@ class Follower:
                 parent = f"{item.reader.database}.{item.reader.table}"
                 self.snapshot.mark_stale(table, f"a foreign key may have changed it with {parent}")
 
-    def _foreign_keys_changed(self, item: Query, statement: ddl.Statement, stream: BinlogStream) -> None:
+    def _foreign_keys_changed(self, statement: ddl.Statement, stream: BinlogStream) -> None:
         """Follows a statement that adds or removes foreign keys of selected tables."""
         names = [name for name in statement.tables if self.wants(*name)]
-        is_dropped = ddl.drops_foreign_key(item.text)
-        if not names or not (is_dropped or ddl.changes_foreign_keys(item.text)):
+        is_dropped = statement.drops_foreign_key
+        if not names or not (is_dropped or statement.changes_foreign_keys):
             return
         if is_dropped and stream.committed_s < self._cascades.read_s:
             # It was removed before the foreign keys were read, so nobody knows what it has done.
@@ -297,7 +310,7 @@ class Follower:
     # Statements
 
     def _query(self, item: Query, stream: BinlogStream) -> None:
-        statement = ddl.parse(item.text, item.database)
+        statement = ddl.parse(item.text, item.database, item.dialect)
         if self._lowers_names:
             statement = statement.lowered()
         kind = statement.kind
@@ -307,7 +320,8 @@ class Follower:
         if kind is ddl.Kind.XA:
             self._xa_ended(item, stream)
             return
-        if kind in (ddl.Kind.ROLLBACK, ddl.Kind.ROLLBACK_TO) and self._counter.row:
+        # MariaDB logs one after the DROP TABLE of a failed CREATE OR REPLACE, which it does not undo.
+        if kind in (ddl.Kind.ROLLBACK, ddl.Kind.ROLLBACK_TO) and self._has_rows:
             raise BinlogError(
                 f"the binlog rolls rows back before {stream.coordinates}, which cannot be synchronised"
             )
@@ -319,8 +333,12 @@ class Follower:
                 hint="a session has set another binlog_format; it must be ROW, also for other databases",
             )
         self._schema_changes.apply(item, statement)
-        if kind is ddl.Kind.TABLE:
-            self._foreign_keys_changed(item, statement, stream)
+        if kind is ddl.Kind.UNKNOWN:
+            # It may have added some, or renamed their tables.
+            self._watch_foreign_keys()
+            stream.forget_unwanted()
+        elif kind is ddl.Kind.TABLE:
+            self._foreign_keys_changed(statement, stream)
         if kind in (ddl.Kind.COMMIT, ddl.Kind.ROLLBACK) or not self._in_transaction:
             self._end_transaction(stream)
 
@@ -363,6 +381,7 @@ class Follower:
             snapshots_left=len(self.snapshot.pending),
             rereading=self.snapshot.rereading,
             xa_open=len(self._xa),
+            left_out=self.selection.left_out,
         )
 
 

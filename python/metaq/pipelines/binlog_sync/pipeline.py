@@ -24,6 +24,7 @@ from metaq.pipelines.binlog_sync.reread_requests import RereadRequests, range_co
 from metaq.pipelines.binlog_sync.writing.outbox import Outbox, Stopped
 from metaq.pipelines.binlog_sync.writing.state import StateFile, SyncState
 from metaq.pipelines.binlog_sync.writing.topic import queues_for
+from metaq.pipelines.remarks import REMARK
 from metaq.pipelines.topic_check import check_topic
 from metaq.retry import Backoff, Retry
 
@@ -74,7 +75,7 @@ class BinlogSync:
             "state": str(config.state_file),
             "begins": "with a new state" if state is None else f"at {state.coordinates}, GTID {state.gtid}",
         }
-        warnings = [f"{name} is skipped: {reason}" for name, reason in faults.items()]
+        warnings = [f"{name} is left out: {reason}" for name, reason in faults.items()]
         warnings += [
             f"{table} has no primary key: equal rows count as one; updates and deletes make it be read again"
             for table in tables
@@ -103,7 +104,7 @@ class BinlogSync:
         }
 
     def _tables(self, connection: Any) -> tuple[list[SourceTable], dict[str, str]]:
-        """Returns the selected tables, and the reasons why others are skipped; raises CommandError."""
+        """Returns the selected tables, and the reasons why others are left out; raises CommandError."""
         tables, faults = self._source.tables(connection)
         if tables:
             return tables, faults
@@ -113,6 +114,9 @@ class BinlogSync:
                 f"{config.source} has no database {', '.join(missing)} that {config.user} may see",
                 hint="check the names in source.tables; a user sees a database once it has SELECT on it",
             )
+        if faults:
+            # Others may come.
+            return tables, faults
         raise CommandError(
             f"source.tables matches no table at {config.source}: {', '.join(config.tables)}",
             hint="write DATABASE.TABLE, where * matches anything, and grant SELECT on the tables",
@@ -168,7 +172,7 @@ class BinlogSync:
         config = self._config
         with self._source.connect() as connection, self._source.errors():
             server = self._source.server(connection)
-            state, tables, skipped, has_new_queues = self._begin(connection, server)
+            state, tables, left_out, has_new_queues = self._begin(connection, server)
         self._source.expected = server.identity
         client = Client(config.nameservers)
         client.start()
@@ -198,9 +202,11 @@ class BinlogSync:
                 chunks,
                 report,
                 stop,
-                skipped,
+                left_out,
                 lowers_names=server.lowers_names,
                 foreign_keys=self._foreign_keys,
+                source_table=self._table,
+                source_tables=self._all_tables,
             )
             try:
                 if has_new_queues:
@@ -221,19 +227,19 @@ class BinlogSync:
 
     def _begin(
         self, connection: Any, server: DatabaseServer
-    ) -> tuple[SyncState, list[SourceTable], set[str], bool]:
-        """Returns the state to continue from, the tables, the names of tables to skip, and whether the topic
-        has new queues."""
+    ) -> tuple[SyncState, list[SourceTable], dict[str, str], bool]:
+        """Returns the state to continue from, the tables, the reasons why others are left out, and whether
+        the topic has new queues."""
         config = self._config
         tables, faults = self._tables(connection)
         for name, reason in faults.items():
-            _log.warning("%s is skipped: %s", name, reason)
+            _log.warning("%s is left out: %s", name, reason, extra=REMARK)
         state = self._state_file.load()
         if state is None:
             state = self._new_state(connection, server)
             state.queues = queues_for(config.nameservers, config.topic, config.queues, None)
             self._state_file.save(state)
-            return state, tables, set(faults), False
+            return state, tables, faults, False
         self._check_state(state, server)
         if state.server != server.identity:
             server.flavour.require_known(connection, config.source, state.gtid)
@@ -242,11 +248,19 @@ class BinlogSync:
         queues = queues_for(config.nameservers, config.topic, config.queues, state.queues)
         has_new_queues = queues != state.queues
         state.queues = queues
-        return state, tables, set(faults), has_new_queues
+        return state, tables, faults, has_new_queues
 
     def _foreign_keys(self, tables: Iterable[tuple[str, str]] | None) -> ForeignKeys:
         with self._source.connect() as connection, self._source.errors():
             return self._source.foreign_keys(connection, tables)
+
+    def _table(self, database: str, name: str) -> SourceTable | None:
+        with self._source.connect() as connection, self._source.errors():
+            return self._source.table(connection, database, name)
+
+    def _all_tables(self) -> tuple[list[SourceTable], dict[str, str]]:
+        with self._source.connect() as connection, self._source.errors():
+            return self._source.tables(connection)
 
     def _new_state(self, connection: Any, server: DatabaseServer) -> SyncState:
         coordinates, gtid = server.flavour.position(connection)

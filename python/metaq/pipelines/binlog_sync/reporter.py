@@ -30,7 +30,14 @@ class SyncReporter:
         return self._timer.is_due()
 
     def report(
-        self, phase: str, *, tables: int, snapshots_left: int, rereading: Mapping[str, int], xa_open: int
+        self,
+        phase: str,
+        *,
+        tables: int,
+        snapshots_left: int,
+        rereading: Mapping[str, int],
+        xa_open: int,
+        left_out: Mapping[str, str],
     ) -> None:
         progress, outbox = self.progress, self._outbox
         progress.phase = phase
@@ -50,4 +57,7 @@ class SyncReporter:
             "rereading": dict(rereading),
             "xa_open": xa_open,
         }
+        progress.findings = tuple(
+            f"{name} is left out: {reason}" for name, reason in sorted(left_out.items())
+        )
         self._report(replace(progress))

@@ -30,6 +30,7 @@ from metaq.pipelines.binlog_sync.sequence import ChangeCounter, reading_begun
 from metaq.pipelines.binlog_sync.tables import SyncedTable, SyncedTables, TableSelection
 from metaq.pipelines.binlog_sync.writing.change_writer import ChangeWriter
 from metaq.pipelines.binlog_sync.writing.state import Cursor, SyncState
+from metaq.pipelines.remarks import REMARK
 
 _log = logging.getLogger(__name__)
 
@@ -136,9 +137,22 @@ class Snapshot:
 
     def read_range(self, table: SyncedTable, keys: KeyRange, done: Callable[[], None]) -> None:
         """Reads a range of keys again, before whole tables; calls `done` when that is sent."""
-        _log.warning("%s will be read again where %s", table.full_name, keys)
+        _log.warning("%s will be read again where %s", table.full_name, keys, extra=REMARK)
         cursor = Cursor("", table.definition.key, reading=self._new_reading())
         self._ranges.append(RangeReading(table.full_name, keys, cursor, done))
+
+    def leave_out(self, table: SyncedTable) -> None:
+        """Ends the reading of a table that has become unsuitable. If it is ever taken back, even by another
+        run, it is read from its first row, because changes of its rows are missing until then."""
+        name = table.full_name
+        if name in self._pending:
+            self._pending.remove(name)
+        self._estimates.pop(name, None)
+        self._due.pop(name, None)
+        if self._is_chunk_of(table):
+            self._drop_chunk()
+        if table.cursor is not None:
+            self._tables.set_cursor(table, Cursor("", table.cursor.key, reading=self._new_reading()))
 
     def reset(self) -> None:
         """Drops the chunk that waits, because the binlog is read again from an earlier position."""
@@ -218,6 +232,9 @@ class Snapshot:
     ) -> bool:
         """Reads the next chunk of a table; returns False if that must wait."""
         self._due.pop(table.full_name, None)
+        if not self._selection.selects(table.database, table.name):
+            self.leave_out(table)
+            return True
         try:
             chunk = self._chunks.read(table.database, table.name, table.cursor, reached, committed)
         except NotYet:
@@ -225,9 +242,11 @@ class Snapshot:
             return False
         except Unsuitable as reason:
             self._selection.refuse(table.database, table.name, str(reason))
-            chunk = None
+            self.leave_out(table)
+            return True
         if chunk is None:
-            _log.warning("%s no longer exists or has become unsuitable; its snapshot ends", table.full_name)
+            _log.warning("%s no longer exists; its snapshot ends", table.full_name, extra=REMARK)
+            self._send_absence(table, reached.coordinates)
             self._finish(table, replace(table.cursor or Cursor("", ()), done=True, is_stale=False))
             return True
         if isinstance(chunk, WholeTable) and not chunk.is_near(coordinates):
@@ -247,7 +266,9 @@ class Snapshot:
         except Unsuitable:
             chunk = None
         if chunk is None or chunk.definition.key[0] != reading.keys.column:
-            _log.warning("%s has changed; the range of its keys is not read again", reading.table)
+            _log.warning(
+                "%s has changed; the range of its keys is not read again", reading.table, extra=REMARK
+            )
             self._finish_range(reading)
             return True
         self._hold(chunk, reading)
@@ -300,6 +321,22 @@ class Snapshot:
             self._finish(table, cursor)
         else:
             self._tables.set_cursor(table, cursor)
+
+    def _send_absence(self, table: SyncedTable, coordinates: Coordinates) -> None:
+        """Says that a table has no rows before these coordinates, because it does not exist any more.
+
+        Its end may be a statement that was not understood. If it is one that the reader has not come to yet,
+        rows that were inserted meanwhile have larger numbers.
+        """
+        cursor = table.cursor
+        if cursor is None or not cursor.reading or not table.definition.columns:
+            return
+        # Rows that this reading has sent are gone, too.
+        reading = self._new_reading()
+        self._counter.begin(self._state.era, coordinates, reading)
+        begun = reading_begun(self._state.era, coordinates, reading)
+        self._send_barrier(table, SnapshotBarrier.BEGIN, begun)
+        self._send_barrier(table, SnapshotBarrier.END, begun)
 
     def _send_range(self, table: SyncedTable, chunk: Chunk, reading: RangeReading, begun: str) -> None:
         cursor = replace(reading.cursor, begun=reading.cursor.begun or begun, last=chunk.last)
@@ -363,7 +400,14 @@ class Snapshot:
         except CommandError as error:
             _log.info("the number of rows of %s is unknown: %s", table.full_name, error)
             rows = 0
-        _log.log(level, "%s will be read again, about %s rows: %s", table.full_name, f"{rows:,}", reason)
+        _log.log(
+            level,
+            "%s will be read again, about %s rows: %s",
+            table.full_name,
+            f"{rows:,}",
+            reason,
+            extra=REMARK,
+        )
         return rows
 
     def _send_barrier(self, table: SyncedTable, state: str, begun: str) -> None:

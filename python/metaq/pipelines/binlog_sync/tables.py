@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from metaq.pipelines.binlog_sync.config import BinlogConfig
+from metaq.pipelines.binlog_sync.config import ERROR, BinlogConfig
 from metaq.pipelines.binlog_sync.envelope import SchemaBarrier
 from metaq.pipelines.binlog_sync.errors import BinlogError
 from metaq.pipelines.binlog_sync.reading.database import EXCLUDE
@@ -17,6 +17,7 @@ from metaq.pipelines.binlog_sync.values.rows import TableReader
 from metaq.pipelines.binlog_sync.writing.change_writer import ChangeWriter, TableLanes
 from metaq.pipelines.binlog_sync.writing.checkpoint import Checkpoint
 from metaq.pipelines.binlog_sync.writing.state import Cursor, TableState
+from metaq.pipelines.remarks import REMARK
 
 _log = logging.getLogger(__name__)
 
@@ -27,24 +28,45 @@ READERS_MAX: Final = 10_000
 class TableSelection:
     """Decides which tables are synchronised."""
 
-    def __init__(self, config: BinlogConfig, skipped: set[str]) -> None:
-        """`skipped` are the selected tables that are unsuitable."""
+    def __init__(self, config: BinlogConfig, left_out: Mapping[str, str]) -> None:
+        """`left_out` has the reasons why selected tables are unsuitable."""
         self._config = config
-        self._skipped = skipped
+        self._left_out = dict(left_out)
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """The selected tables that are left out because they are unsuitable, and why."""
+        return self._left_out
 
     def selects(self, database: str, table: str) -> bool:
         """Returns whether changes of a table are wanted."""
-        return f"{database}.{table}" not in self._skipped and self._config.selects(database, table)
+        return f"{database}.{table}" not in self._left_out and self._config.selects(database, table)
+
+    def names(self, database: str, table: str) -> bool:
+        """Returns whether the settings select a table, suitable or not."""
+        return self._config.selects(database, table)
 
     def may_select_from(self, database: str) -> bool:
         """Returns whether any table of a database may be wanted."""
         return self._config.may_select_from(database)
 
     def refuse(self, database: str, table: str, reason: str) -> None:
-        """Skips a table that has become unsuitable; raises BinlogError if source.unsuitable is "error"."""
-        if self._config.unsuitable == "error":
+        """Leaves out a table that is unsuitable; raises BinlogError if source.unsuitable is "error"."""
+        if self._config.unsuitable == ERROR:
             raise BinlogError(f"{database}.{table} cannot be synchronised: {reason}", hint=EXCLUDE)
-        _log.warning("%s.%s is skipped: %s", database, table, reason)
+        name = f"{database}.{table}"
+        if self._left_out.get(name) != reason:
+            _log.warning("%s is left out: %s", name, reason, extra=REMARK)
+        self._left_out[name] = reason
+
+    def take_back(self, database: str, table: str) -> bool:
+        """Ends the leaving out of a table; returns whether it was left out."""
+        return self._left_out.pop(f"{database}.{table}", None) is not None
+
+    def forget(self, database: str) -> None:
+        """Ends the leaving out of the tables of a database that is gone."""
+        for name in [name for name in self._left_out if name.startswith(f"{database}.")]:
+            del self._left_out[name]
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ from metaq.pipelines.log_transport.found_files import FoundFile, find_files, fin
 from metaq.pipelines.log_transport.gaps import find_gaps
 from metaq.pipelines.log_transport.line_properties import line_properties
 from metaq.pipelines.log_transport.positions import FilePosition, Positions
+from metaq.pipelines.remarks import REMARK
 from metaq.pipelines.report_timer import ReportTimer
 from metaq.pipelines.send_errors import is_final
 
@@ -256,7 +257,7 @@ class LogAgent:
         if change is not None:
             if source.in_flight:
                 return 0  # Its lines in flight belong to the old content.
-            _log.warning("%s was %s; sending it from its beginning", source.file.path, change)
+            _log.warning("%s was %s; sending it from its beginning", source.file.path, change, extra=REMARK)
             source.file.begin_again()
             source.id, source.sent_bytes = uuid.uuid4().hex, 0
             self._save_positions()

@@ -67,6 +67,10 @@ def test_only_addresses_of_web_pages_become_links() -> None:
 
 
 def test_long_texts_are_cut() -> None:
+    long = replace(REPORT, findings=("f" * 999,) * 999, last_remark="r" * 9_999)
+    found = decode(encode(long), 1)
+    assert found is not None and found.last_remark is not None
+    assert (len(found.findings), len(found.findings[0]), len(found.last_remark)) == (20, 300, 1_000)
     long = replace(REPORT, last_error="x" * 100_000, topics=tuple(map(str, range(1_000))), name="n" * 999)
     found = decode(encode(long), 1)
     assert found is not None and found.last_error is not None

@@ -25,6 +25,8 @@ KNOWN = PipelineReport(
     lag_ms=1_500,
     last_error="line one\nline two " + "x" * 500,
     topics=("a",),
+    findings=("shop.t is left out: it is system-versioned",),
+    last_remark="shop.u will be read again",
 )
 UNKNOWN = PipelineReport(
     name="[b]", kind="spark-query", run="r2", host="here", pid=7, started_ms=1, state="unknown"
@@ -39,8 +41,10 @@ def test_unknown_values_are_dashes_and_strange_characters_are_harmless(
     _, known, unknown = printed.splitlines()
     assert known.split()[:4] == ["shop\\x1b[2J", "log-lake", "failing", "0.0/s"]
     assert "1,200 messages, 2.0 KiB, 1.5 s" in known
-    assert "line one line two xxx" in known and known.rstrip().endswith("x…")
-    assert unknown.split() == ["[b]", "spark-query", "unknown", *"––––", "here", "–"]
+    assert "line one line two xxx" in known and "x… " in known
+    assert "shop.t is left out: it is system-versioned" in known
+    assert known.rstrip().endswith("shop.u will be read again")
+    assert unknown.split() == ["[b]", "spark-query", "unknown", *"––––", "here", *"–––"]
 
 
 def test_programs_get_every_field(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,6 +63,36 @@ def test_the_same_barriers_change_nothing_twice() -> None:
     assert barriers.may_empty
 
 
+@pytest.mark.parametrize(
+    ("statement", "empties", "gone", "is_floor", "is_drop"),
+    [
+        # binlog-sync knows what a statement did. The mirror could not read these.
+        ("SET STATEMENT max_statement_time=100 FOR TRUNCATE TABLE t", True, [], True, False),
+        ('DROP TABLE "t"', True, [["shop", "t"]], False, True),
+        ("TRUNCATE t", False, [], False, False),
+        # Older messages leave it to the mirror.
+        ("SET STATEMENT a=1 FOR TRUNCATE t", None, [], True, False),
+        ("DROP TABLE t", None, [], False, True),
+        ("ALTER TABLE t COMMENT 'x'", None, [], False, False),
+    ],
+)
+def test_the_message_says_what_a_statement_did(
+    statement: str, empties: bool | None, gone: list[list[str]], is_floor: bool, is_drop: bool
+) -> None:
+    known = {} if empties is None else {"empties": empties, "gone": gone}
+    names = {"tables": ["shop.t"], "names": [["shop", "t"]]}
+    ddl = message("ddl", "a3", action="table", statement=statement, **names, **known)
+    barriers = grouped([ddl]).get(NAME, Barriers())
+    assert (bool(barriers.floors), bool(barriers.drops)) == (is_floor, is_drop)
+
+
+@pytest.mark.parametrize("wrong", [{"empties": "yes"}, {"empties": True, "gone": [["shop", 5]]}])
+def test_a_message_with_wrong_effects_is_refused(wrong: dict[str, Any]) -> None:
+    ddl = message("ddl", "a3", action="table", statement="DROP TABLE t", tables=["shop.t"], **wrong)
+    with pytest.raises(TypeError):
+        decode_barrier(ddl)
+
+
 def test_a_range_is_complete_with_its_last_queue_even_if_it_comes_again() -> None:
     ends = [
         message("range", "a5", column="id", first=1, last=None, begun="a4", queue=queue, queues=2)

@@ -82,6 +82,16 @@ def test_cascades_need_snapshots(file: Path) -> None:
         read_config(file)
 
 
+def test_unknown_statements_stop_a_run_that_may_not_read_tables(file: Path) -> None:
+    assert read_config(file).unknown_statements == "reread"
+    file.write_text(f"{GOOD}\n[snapshot]\nenabled = false\n")
+    assert read_config(file).unknown_statements == "stop"
+    text = GOOD.replace("[source]", '[source]\nunknown_statements = "reread"')
+    file.write_text(f"{text}\n[snapshot]\nenabled = false\n")
+    with pytest.raises(ConfigError, match=r"source\.unknown_statements is .* snapshot\.enabled is false"):
+        read_config(file)
+
+
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         read_config(tmp_path / "none.toml")

@@ -52,9 +52,9 @@ def test_rows() -> None:
             '"queues":4,"queue":3}',
         ),
         (
-            DdlBarrier("a3", "shop", "truncate", (("shop", "t"),), "TRUNCATE t", 4),
+            DdlBarrier("a3", "shop", "truncate", (("shop", "t"),), "TRUNCATE t", 4, True),
             '{"v":1,"kind":"ddl","seq":"a3","database":"shop","action":"truncate","tables":["shop.t"],'
-            '"names":[["shop","t"]],"statement":"TRUNCATE t","queues":4,"queue":3}',
+            '"names":[["shop","t"]],"statement":"TRUNCATE t","empties":true,"gone":[],"queues":4,"queue":3}',
         ),
     ],
 )

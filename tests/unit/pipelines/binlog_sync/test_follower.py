@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Set
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from metaq.pipelines.binlog_sync.reading.binlog_items import Begin, Commit, Idle
 from metaq.pipelines.binlog_sync.reading.chunks import Chunk, NotYet
 from metaq.pipelines.binlog_sync.reading.database import DatabaseServer, SourceTable
 from metaq.pipelines.binlog_sync.reading.flavours import Moment, flavour_of
+from metaq.pipelines.binlog_sync.reading.sql_tokens import USUAL, Dialect, dialect_of
 from metaq.pipelines.binlog_sync.values.columns import Column, Definition
 from metaq.pipelines.binlog_sync.values.rows import Row
 from metaq.pipelines.binlog_sync.writing.outbox import Lane, Outbox
@@ -59,7 +61,7 @@ class RefusingProducer:
 
 
 def make_follower(
-    config: BinlogConfig, producer: Any, state: SyncState, chunks: Any = None
+    config: BinlogConfig, producer: Any, state: SyncState, chunks: Any = None, **source: Any
 ) -> tuple[Follower, Outbox]:
     outbox = Outbox(producer, message_bytes=1000, buffer_bytes=10**6, is_stopping=lambda: False)
     follower = Follower(
@@ -70,7 +72,8 @@ def make_follower(
         chunks,
         lambda progress: None,
         threading.Event(),
-        set(),
+        {},
+        **source,
     )
     return follower, outbox
 
@@ -127,6 +130,177 @@ def test_names_in_statements_get_the_case_that_the_server_stores(
 SERVER = "34d5a371-e1bb-11f1-ae18-02fc00000001"
 DEFINITION = Definition((Column("id", "int32", False), Column("v", "text", True)), ("id",))
 LOW, HIGH = Coordinates("b.000001", 400), Coordinates("b.000001", 900)
+
+
+class SentChanges:
+    """A follower whose tables are read, and everything that it sends."""
+
+    def __init__(self, config: BinlogConfig, **source: Any) -> None:
+        self.producer = RecordingProducer()
+        state = SyncState("changes", "s", 1, START, "0-1-1", [("b", 0)])
+        self.follower, _ = make_follower(
+            config, self.producer, state, OneChunk(Moment(START, START, True)), **source
+        )
+        self._number = 1
+
+    def register(self, *names: str) -> None:
+        """Adds tables that were read before."""
+        for name in names:
+            known = TableState(1, DEFINITION, Cursor("", ("id",), done=True))
+            self.follower.tables.put("shop", name, known)
+
+    def follow(self, *statements: str, dialect: Dialect = USUAL) -> None:
+        for statement in statements:
+            self._number += 1
+            begin = Begin(START, f"0-1-{self._number}", True)
+            self.follower._begin(begin)
+            fed: Any = FedStream()
+            self.follower._query(Query("shop", statement, dialect), fed)
+
+    def kinds(self, kind: str) -> list[dict[str, Any]]:
+        return [body for body in self.producer.bodies if body["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("statement", "pending"),
+    [
+        ("FROBNICATE TABLE orders", {"shop.orders", "shop.others"}),
+        ("DROP TABLE orders WITH CARE", {"shop.orders"}),
+        ("DROP TABLE elsewhere.orders WITH CARE", {"shop.orders"}),
+        ("DROP TABLE crm.people WITH CARE", set()),
+        ("CREATE USER u IDENTIFIED BY 'orders'", set()),
+        ('ALTER TABLE "orders" ADD c INT', {"shop.orders", "shop.others"}),
+    ],
+)
+def test_a_statement_that_is_not_understood_makes_tables_be_read_again(
+    config: BinlogConfig, caplog: pytest.LogCaptureFixture, statement: str, pending: set[str]
+) -> None:
+    sent = SentChanges(config)
+    sent.register("orders", "others")
+    sent.follow(statement, dialect=dialect_of(None, is_mariadb=True))
+    assert set(sent.follower.snapshot.pending) == pending
+    assert ("was not understood" in caplog.text) == bool(pending)
+    assert all(name in caplog.text for name in pending)
+    assert "'orders'" not in caplog.text, "texts may be secrets"
+    assert not sent.kinds("ddl")
+
+
+def test_a_statement_that_is_not_understood_stops_the_run_if_so_wanted(config: BinlogConfig) -> None:
+    sent = SentChanges(replace(config, unknown_statements="stop"))
+    sent.register("orders")
+    sent.follow("DROP TABLE crm.people WITH CARE", "GRANT ALL ON *.* TO u")
+    with pytest.raises(BinlogError, match=r"not understood .* shop\.orders: FROBNICATE orders") as stopped:
+        sent.follow("FROBNICATE orders")
+    assert stopped.value.hint is not None and "source.unknown_statements" in stopped.value.hint
+
+
+def test_an_unknown_statement_may_have_created_tables(config: BinlogConfig) -> None:
+    new = SourceTable("shop", "new", DEFINITION, 3)
+    sent = SentChanges(config, source_tables=lambda: ([new], {"shop.old": "it is system-versioned"}))
+    sent.follow("FROBNICATE INTO new")
+    assert sent.follower.snapshot.pending == ("shop.new",)
+    assert sent.follower.selection.left_out == {"shop.old": "it is system-versioned"}
+
+
+def test_an_unknown_statement_may_have_made_a_table_suitable(config: BinlogConfig) -> None:
+    orders = SourceTable("shop", "orders", DEFINITION, 3)
+    sent = SentChanges(config, source_tables=lambda: ([orders], {}))
+    sent.register("orders")
+    sent.follower.selection.refuse("shop", "orders", "it is system-versioned")
+    sent.follow("FROBNICATE people")
+    assert not sent.follower.selection.left_out
+    assert sent.follower.snapshot.pending == ("shop.orders",)
+
+
+def test_a_prefix_or_a_mode_does_not_hide_a_statement(config: BinlogConfig) -> None:
+    sent = SentChanges(config)
+    sent.register("orders", "others")
+    sent.follow("SET STATEMENT max_statement_time=100 FOR TRUNCATE TABLE orders")
+    (truncated,) = sent.kinds("ddl")
+    assert (truncated["action"], truncated["empties"], truncated["gone"]) == ("truncate", True, [])
+    sent.follow("SET STATEMENT a=1 FOR RENAME TABLE others TO crm.others")
+    assert sent.kinds("ddl")[1]["gone"] == [["shop", "others"]]
+    statement = r"ALTER TABLE orders COMMENT 'path C:\', ADD COLUMN c INT DEFAULT 7"
+    sent.follow(statement, dialect=dialect_of(1 << 20, is_mariadb=True))
+    assert sent.follower.snapshot.pending == ("shop.orders",)
+
+
+def test_a_statement_on_tables_is_not_rolled_back(config: BinlogConfig) -> None:
+    state = SyncState("changes", "s", 1, LOW, "0-1-4", [("b", 0)])
+    producer = RecordingProducer()
+    follower, _ = make_follower(config, producer, state, OneChunk())
+    begin = Begin(LOW, "0-1-5", False)
+    dropped = Query("shop", "DROP TABLE IF EXISTS orders /* Generated to handle failed CREATE OR REPLACE */")
+    rollback = Query("shop", "ROLLBACK")
+    moving: Any = MovingStream((450, begin), (500, dropped), (550, rollback))
+    follower.follow(moving)
+    assert follower.position.gtid == "0-1-5"
+    assert [body["gone"] for body in producer.bodies if body["kind"] == "ddl"] == [[["shop", "orders"]]]
+    moving = MovingStream((600, begin), (650, changes("insert", {"id": 1, "v": "x"})), (700, rollback))
+    with pytest.raises(BinlogError, match="rolls rows back"):
+        follower.follow(moving)
+
+
+def test_a_renamed_view_is_not_read(config: BinlogConfig) -> None:
+    table = SourceTable("shop", "new", DEFINITION, 0)
+    sent = SentChanges(config, source_table=lambda database, name: table if name == "new" else None)
+    sent.follow("RENAME TABLE orders TO new, some_view TO other_view")
+    assert sent.follower.snapshot.pending == ("shop.new",)
+
+
+def test_a_new_table_is_announced_before_its_first_row(config: BinlogConfig) -> None:
+    table = SourceTable("shop", "new", DEFINITION, 0)
+    sent = SentChanges(config, source_table=lambda database, name: table if name == "new" else None)
+    sent.follow("CREATE TABLE new (id INT PRIMARY KEY, v TEXT)")
+    (announced,) = sent.kinds("schema")
+    assert (announced["table"], announced["seq"] >= sent.kinds("ddl")[0]["seq"]) == ("new", True)
+    assert not sent.follower.snapshot.pending
+    # Many programs do this at every start.
+    sent.follow("CREATE TABLE IF NOT EXISTS new (id INT PRIMARY KEY, v TEXT)")
+    assert len(sent.kinds("schema")) == 1
+    sent.follow("DROP TABLE new", "CREATE TABLE new (id INT PRIMARY KEY, v TEXT)")
+    assert len(sent.kinds("schema")) == 2
+    # Logged by statement, its rows are not in the binlog.
+    sent.follow("CREATE OR REPLACE TABLE new (id INT PRIMARY KEY) AS SELECT 1 AS id")
+    assert sent.follower.snapshot.pending == ("shop.new",)
+
+
+def test_a_table_that_becomes_unsuitable_is_left_out_and_taken_back(config: BinlogConfig) -> None:
+    is_versioned = True
+
+    def look_up(database: str, name: str) -> SourceTable:
+        if is_versioned:
+            raise Unsuitable("it is system-versioned: its rows include its history")
+        return SourceTable(database, name, DEFINITION, 4)
+
+    sent = SentChanges(config, source_table=look_up)
+    sent.register("orders", "others")
+    sent.follow(
+        "ALTER TABLE orders ADD SYSTEM VERSIONING", "CREATE TABLE fresh (id INT) WITH SYSTEM VERSIONING"
+    )
+    follower = sent.follower
+    assert set(follower.selection.left_out) == {"shop.orders", "shop.fresh"}
+    assert not follower.wants("shop", "orders") and follower.wants("shop", "others")
+    assert not sent.kinds("ddl") and not follower.snapshot.pending
+    # The next run must not take it for complete.
+    cursor = follower.tables["shop.orders"].cursor
+    assert cursor is not None and not cursor.done
+    is_versioned = False
+    sent.follow("ALTER TABLE orders DROP SYSTEM VERSIONING", "DROP TABLE fresh")
+    assert not follower.selection.left_out
+    assert follower.snapshot.pending == ("shop.orders",)
+
+
+def test_a_table_that_became_unsuitable_between_two_runs_is_read_when_it_comes_back(
+    config: BinlogConfig,
+) -> None:
+    state = SyncState("changes", "s", 1, START, "", [])
+    state.tables["shop.orders"] = TableState(1, DEFINITION, Cursor("", ("id",), done=True))
+    follower, _ = make_follower(config, RefusingProducer(), state)
+    follower.selection.refuse("shop", "orders", "it is system-versioned")
+    follower.register([])
+    cursor = follower.tables["shop.orders"].cursor
+    assert cursor is not None and not cursor.done
 
 
 class FakeReader:
@@ -308,9 +482,14 @@ class UnsuitableTable(OneChunk):
         raise Unsuitable("it has no primary key")
 
 
-def test_a_table_that_becomes_unsuitable_in_its_snapshot_fails_the_run(config: BinlogConfig) -> None:
+def test_a_table_that_becomes_unsuitable_in_its_snapshot_is_left_out(
+    config: BinlogConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent, _ = follow(config, UnsuitableTable())
+    assert not sent
+    assert "shop.orders is left out: it has no primary key" in caplog.text
     with pytest.raises(BinlogError, match=r"shop\.orders cannot be synchronised: it has no primary key"):
-        follow(config, UnsuitableTable())
+        follow(replace(config, unsuitable="error"), UnsuitableTable())
 
 
 def test_a_chunk_must_include_committed_xa_transactions(config: BinlogConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaq.pipelines.binlog_sync.coordinates import Coordinates
+from metaq.pipelines.binlog_sync.reading.sql_tokens import USUAL, Dialect
 from metaq.pipelines.binlog_sync.values.rows import Images, TableReader
 
 
@@ -36,6 +37,7 @@ class Query:
 
     database: str
     text: str
+    dialect: Dialect = USUAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from metaq.pipelines.binlog_sync.reading.event_decoder import (
     Undecoded,
 )
 from metaq.pipelines.binlog_sync.reading.gtids import MYSQL, MysqlGtids
+from metaq.pipelines.binlog_sync.reading.query_events import query_of
 from metaq.pipelines.binlog_sync.values.columns import REFINED
 from metaq.pipelines.binlog_sync.values.rows import Images, TableReader
 
@@ -110,9 +111,10 @@ class BinlogStream:
         self._source = source
         self._selects = selects
         self._refuse = refuse
-        self._decoder = EventDecoder(position.coordinates, selects)
+        is_mysql = flavour == MYSQL
+        self._decoder = EventDecoder(position.coordinates, selects, is_mariadb=not is_mysql)
         self._dump: bytes | None = None
-        if is_mysql := flavour == MYSQL:
+        if is_mysql:
             self._dump = mysql.dump_command(server_id, MysqlGtids(position.gtid))
         self._table_maps: dict[int, Any] = {}
         self._connection_count = 0
@@ -277,7 +279,8 @@ class BinlogStream:
             self._table_maps[event.table_id] = event
             return None
         if kind is QueryEvent:
-            return Query(event.schema.decode("utf-8", "replace"), event.query)
+            data = packet.packet.get_all_data()
+            return query_of(data, 20, len(data) - decoder.checksum_bytes, is_mariadb=decoder.is_mariadb)
         if kind is XAPrepareEvent:
             xid = xid_text(event.xid_gtrid, event.xid_bqual, event.xid_format_id)
             return Prepared(xid, event.one_phase)

@@ -61,6 +61,7 @@ from metaq.pipelines.binlog_sync.coordinates import NOWHERE, Coordinates, Positi
 from metaq.pipelines.binlog_sync.errors import BinlogError, StreamLost, Unsuitable
 from metaq.pipelines.binlog_sync.reading.database import (
     NO_SUCH_TABLE,
+    NO_TABLESPACE,
     TABLE_CHANGED,
     SourceDatabase,
     quoted_name,
@@ -259,6 +260,8 @@ class ChunkReader:
                     raise _Again from None
                 if code == NO_SUCH_TABLE:
                     return None
+                if code in NO_TABLESPACE:
+                    raise Unsuitable("its tablespace is discarded or missing") from None
                 raise
             finally:
                 if connection.open and not is_held:

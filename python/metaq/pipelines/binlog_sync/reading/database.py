@@ -11,8 +11,8 @@ from typing import Any, Final
 import pymysql
 
 from metaq.errors import CommandError
-from metaq.pipelines.binlog_sync.config import BinlogConfig
-from metaq.pipelines.binlog_sync.errors import Unsuitable
+from metaq.pipelines.binlog_sync.config import ERROR, BinlogConfig
+from metaq.pipelines.binlog_sync.errors import NoSuchTable, Unsuitable
 from metaq.pipelines.binlog_sync.reading.flavours import Flavour, MariaDb, flavour_of, rows_of
 from metaq.pipelines.binlog_sync.reading.foreign_keys import ForeignKey, ForeignKeys, foreign_keys_of
 from metaq.pipelines.binlog_sync.reading.hints import NOT_ALLOWED, hint_for
@@ -26,12 +26,17 @@ from metaq.pipelines.binlog_sync.values.columns import (
 )
 
 EXCLUDE: Final = 'name them in source.exclude, or set source.unsuitable = "skip"'
+_TABLES: Final = (
+    "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS FROM information_schema.TABLES"
+    " WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
+)
 _ENGINES: Final = frozenset(("InnoDB", "ROCKSDB"))
 _AWAY: Final = (1040, 1053, 1927, 3032)
 """Too many connections, server shutting down, connection killed, server offline for now."""
 TABLE_CHANGED: Final = (1412, 1054)
 """The table has changed since the snapshot was opened; MySQL then reports an unknown column (1054)."""
 NO_SUCH_TABLE: Final = 1146
+NO_TABLESPACE: Final = (1812, 1814)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,31 +165,42 @@ class SourceDatabase:
         """Returns the selected tables that are suitable, and for the others why not; raises CommandError."""
         found: list[SourceTable] = []
         faults: dict[str, str] = {}
-        for row in rows_of(
-            connection,
-            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS FROM information_schema.TABLES"
-            " WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_SCHEMA, TABLE_NAME",
-        ):
+        for row in rows_of(connection, f"{_TABLES} ORDER BY TABLE_SCHEMA, TABLE_NAME"):
             database, name = row["TABLE_SCHEMA"], row["TABLE_NAME"]
             if not self._config.selects(database, name):
                 continue
             try:
-                if row["TABLE_TYPE"] != "BASE TABLE":
-                    raise Unsuitable("it is system-versioned: its rows include its history")
-                if row["ENGINE"] not in _ENGINES:
-                    raise Unsuitable(f"its engine {row['ENGINE']} cannot be read consistently without a lock")
-                definition = self.definition(connection, database, name)
+                found.append(self._suitable(connection, row))
+            except NoSuchTable:
+                # It was dropped just now.
+                continue
             except Unsuitable as reason:
                 faults[f"{database}.{name}"] = str(reason)
-                continue
-            found.append(SourceTable(database, name, definition, int(row["TABLE_ROWS"] or 0)))
-        if faults and self._config.unsuitable == "error":
+        if faults and self._config.unsuitable == ERROR:
             raise CommandError(
                 "tables that cannot be synchronised: "
                 + "; ".join(f"{name}: {reason}" for name, reason in faults.items()),
                 hint=EXCLUDE,
             )
         return found, faults
+
+    def table(self, connection: Any, database: str, name: str) -> SourceTable | None:
+        """Returns a table as it is now; None if it does not exist. Raises Unsuitable."""
+        rows = rows_of(connection, f"{_TABLES} AND TABLE_SCHEMA = %s AND TABLE_NAME = %s", (database, name))
+        try:
+            return self._suitable(connection, rows[0]) if rows else None
+        except NoSuchTable:
+            return None
+
+    def _suitable(self, connection: Any, row: dict[str, Any]) -> SourceTable:
+        """Returns a table that can be synchronised; raises Unsuitable for another one."""
+        database, name = row["TABLE_SCHEMA"], row["TABLE_NAME"]
+        if row["TABLE_TYPE"] != "BASE TABLE":
+            raise Unsuitable("it is system-versioned: its rows include its history")
+        if row["ENGINE"] not in _ENGINES:
+            raise Unsuitable(f"its engine {row['ENGINE']} cannot be read consistently without a lock")
+        definition = self.definition(connection, database, name)
+        return SourceTable(database, name, definition, int(row["TABLE_ROWS"] or 0))
 
     def definition(self, connection: Any, database: str, table: str) -> Definition:
         """Returns the columns and the key of a table; raises Unsuitable, also if it does not exist."""
@@ -208,7 +224,7 @@ class SourceDatabase:
             )
         ]
         if not columns:
-            raise Unsuitable("it does not exist")
+            raise NoSuchTable("it does not exist")
         return definition(columns, key)
 
     def estimate(self, connection: Any, database: str, table: str) -> int:

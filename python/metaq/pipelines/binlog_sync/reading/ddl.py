@@ -1,16 +1,35 @@
 """Classifies statements of the binlog by their effect on synchronised tables.
 
-Only the beginning of a statement is parsed, as far as its kind and the tables that it names. Statements that
-could change a table go into the topic. Statements on users, rights, views and programs do not, because they
-may hold secrets.
+Every statement that is known to leave tables alone is on a list (`_HARMLESS`, `_HARMLESS_OBJECTS`). One that
+is not on a list, or has a grammar that is not known here, is of the kind `UNKNOWN`: it may have changed every
+table that it names, or any table at all. Statements that could change a table go into the topic. Others
+do not, because they may hold secrets.
+
+`sql_tokens.py` splits a statement into tokens, `alterations.py` reads the parts of an ALTER TABLE.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+from metaq.pipelines.binlog_sync.reading.alterations import NO_EFFECTS, RowEffects, alterations
+from metaq.pipelines.binlog_sync.reading.sql_tokens import (
+    USUAL,
+    Dialect,
+    Shape,
+    Token,
+    Unreadable,
+    tokens_of,
+)
+from metaq.pipelines.binlog_sync.reading.statement_words import Misfit, Name, Words, is_word, keywords
+
+__all__ = ["Kind", "RowEffects", "Statement", "parse", "shortened"]
+
+TEXT_MAX: Final = 200
+"""How much of a statement a log line shows."""
 
 
 class Kind(StrEnum):
@@ -29,6 +48,9 @@ class Kind(StrEnum):
     """A change of rows that is logged as a statement, not by row."""
     XA = "xa"
     OTHER = "other"
+    """A statement that is known to leave tables alone."""
+    UNKNOWN = "unknown"
+    """A statement that is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,306 +58,377 @@ class Statement:
     """A statement and the tables it names, each with its database."""
 
     kind: Kind
-    tables: tuple[tuple[str, str], ...] = ()
-    renamed: tuple[tuple[tuple[str, str], tuple[str, str]], ...] = ()
+    tables: tuple[Name, ...] = ()
+    renamed: tuple[tuple[Name, Name], ...] = ()
     """Pairs of old and new name."""
-    exchanged: tuple[tuple[str, str], ...] = ()
+    exchanged: tuple[Name, ...] = ()
     """Further tables whose rows change because partitions are exchanged with them."""
     database: str = ""
     """The database of CREATE, ALTER and DROP DATABASE."""
+    empties: bool = False
+    """The tables, or those of the database, lose all rows that were sent for them.
+
+    RENAME does that for both names: the rows of the new one are read again. The same holds if a table becomes
+    a partition of another one."""
+    drops: bool = False
+    """The tables, or those of the database, are gone."""
+    created: tuple[Name, ...] = ()
+    is_filled: bool = False
+    """A created table may have rows from the beginning."""
+    effects: RowEffects = NO_EFFECTS
+    changes_foreign_keys: bool = False
+    """It may add foreign keys, or rename their tables."""
+    drops_foreign_key: bool = False
+    fault: str = ""
+    """Why an unknown statement is not understood."""
+    words: frozenset[str] = frozenset()
+    """The words and names of an unknown statement, in lower case."""
+    is_confined: bool = False
+    """An unknown statement can change no other tables than those whose names are in `words`."""
+
+    @property
+    def gone(self) -> tuple[Name, ...]:
+        """The names that no table has after the statement: dropped ones and old ones."""
+        if self.drops:
+            return self.tables
+        # A chain such as `a TO b, c TO a` gives a name to another table.
+        taken = {new for _, new in self.renamed}
+        return tuple(old for old, _ in self.renamed if old not in taken)
+
+    def may_change(self, database: str, table: str, session_database: str) -> bool:
+        """Returns whether this unknown statement may change a table."""
+        if not self.is_confined:
+            return True
+        databases = self.words | {session_database.lower()}
+        return table.lower() in self.words and database.lower() in databases
 
     def lowered(self) -> Statement:
         """Returns the statement with names in lower case, as lower_case_table_names = 1 stores them."""
 
-        def lower(name: tuple[str, str]) -> tuple[str, str]:
+        def lower(name: Name) -> Name:
             return name[0].lower(), name[1].lower()
 
-        return Statement(
-            self.kind,
-            tuple(map(lower, self.tables)),
-            tuple((lower(old), lower(new)) for old, new in self.renamed),
-            tuple(map(lower, self.exchanged)),
-            self.database.lower(),
+        return replace(
+            self,
+            tables=tuple(map(lower, self.tables)),
+            renamed=tuple((lower(old), lower(new)) for old, new in self.renamed),
+            exchanged=tuple(map(lower, self.exchanged)),
+            created=tuple(map(lower, self.created)),
+            database=self.database.lower(),
         )
 
 
-_NAME: Final = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\".,;(]+)"
-_TABLE: Final = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
-# A quoted text that does not end goes to the end of the statement, so that it is read once.
-_QUOTED: Final = (
-    r"'(?:[^'\\]++|''|\\.?)*+(?:'|\Z)|`(?:[^`]++|``)*+(?:`|\Z)|\"(?:[^\"\\]++|\"\"|\\.?)*+(?:\"|\Z)"
+_ROWS: Final = keywords("INSERT REPLACE UPDATE DELETE LOAD SELECT WITH VALUES TABLE CALL DO HANDLER EXECUTE")
+"""Statements that change rows, or call functions that may."""
+_HARMLESS: Final = keywords(
+    "GRANT REVOKE OPTIMIZE REPAIR CHECK CHECKSUM FLUSH RESET PURGE SET SAVEPOINT RELEASE INSTALL "
+    "UNINSTALL USE SHOW LOCK UNLOCK KILL CHANGE STOP CACHE SHUTDOWN RESTART CLONE BACKUP DESCRIBE "
+    "DESC EXPLAIN HELP"
 )
-# Quoted text comes first, because it may contain what looks like a comment.
-_COMMENT: Final = re.compile(
-    rf"({_QUOTED})|/\*(?![!M])(?:[^*]++|\*(?!/))*+(?:\*/|\Z)|(?:--\s|#)[^\n]*(?:\n|\Z)", re.DOTALL
+_HARMLESS_OBJECTS: Final = keywords(
+    "USER ROLE VIEW TRIGGER EVENT FUNCTION PROCEDURE PACKAGE SERVER SEQUENCE TABLESPACE UNDO "
+    "LOGFILE RESOURCE INSTANCE LIBRARY PREPARE DEFINER ALGORITHM SQL AGGREGATE"
 )
-# Conditional comments, for some servers only, are part of the statement. One space replaces each gap, because
-# the patterns below try every length of it.
-_GAP: Final = re.compile(rf"({_QUOTED})|(?:\s|/\*M?!\d*+|\*/)++", re.DOTALL)
-_OPTIONS: Final = r"(?:(?:OR\s+REPLACE|TEMPORARY|ONLINE|OFFLINE|IGNORE|UNIQUE|FULLTEXT|SPATIAL)\s+)*"
-_EXISTS: Final = r"(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
-_WAIT: Final = r"(?:(?:WAIT\s+\d+|NOWAIT)\s+)?"
-
-_SAVEPOINT: Final = re.compile(r"ROLLBACK\s+(?:WORK\s+)?TO\b", re.IGNORECASE)
-_TRUNCATE: Final = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?{_WAIT}({_TABLE})", re.IGNORECASE)
-_DROP: Final = re.compile(
-    rf"DROP\s+(TEMPORARY\s+)?TABLES?\s+{_WAIT}{_EXISTS}({_TABLE}(?:\s*,\s*{_TABLE})*)", re.IGNORECASE
-)
-_CREATE_OR_ALTER: Final = re.compile(
-    rf"(?:CREATE|ALTER)\s+{_OPTIONS}TABLE\s+{_WAIT}{_EXISTS}({_TABLE})", re.IGNORECASE
-)
-_TEMPORARY: Final = re.compile(r"CREATE\s+(?:OR\s+REPLACE\s+)?TEMPORARY\s", re.IGNORECASE)
-_ALTER_RENAME: Final = re.compile(
-    rf"RENAME\b\s*(?!(?:COLUMN|INDEX|KEY)\b)(?:(?:TO|AS)\b\s*|=\s*)?({_TABLE})", re.IGNORECASE
-)
-_ALTER_EXCHANGE: Final = re.compile(
-    rf"(?:EXCHANGE\s+PARTITION\s+{_NAME}\s+WITH|CONVERT\s+PARTITION\s+{_NAME}\s+TO|CONVERT)"
-    rf"\s+TABLE\s+({_TABLE})",
-    re.IGNORECASE,
-)
-_ALTER_TAKE: Final = re.compile(r"CONVERT\s+TABLE\b", re.IGNORECASE)
-_RENAME: Final = re.compile(r"RENAME\s+TABLES?\s+(.*)", re.IGNORECASE | re.DOTALL)
-_LIST_ITEM: Final = re.compile(rf"(?:{_QUOTED}|[^,'`\"])++", re.DOTALL)
-_RENAME_PAIR: Final = re.compile(rf"{_EXISTS}({_TABLE})\s+{_WAIT}TO\s+({_TABLE})", re.IGNORECASE)
-_INDEX: Final = re.compile(
-    rf"(?:CREATE|DROP)\s+{_OPTIONS}INDEX\s+{_EXISTS}{_NAME}[^(]*?\bON\s+({_TABLE})", re.IGNORECASE
-)
-_DATABASE: Final = re.compile(
-    rf"(?:CREATE|ALTER|DROP)\s+(?:OR\s+REPLACE\s+)?(?:DATABASE|SCHEMA)\s+{_EXISTS}({_NAME})", re.IGNORECASE
-)
-_WORDS: Final = {
-    "BEGIN": Kind.BEGIN,
-    "START": Kind.BEGIN,
-    "COMMIT": Kind.COMMIT,
-    "ROLLBACK": Kind.ROLLBACK,
-    "INSERT": Kind.ROWS,
-    "REPLACE": Kind.ROWS,
-    "UPDATE": Kind.ROWS,
-    "DELETE": Kind.ROWS,
-    "LOAD": Kind.ROWS,
-    "XA": Kind.XA,
-}
+"""Objects of CREATE, ALTER and DROP, and words that begin the definition of a view or a program."""
+_OF_MODES: Final = frozenset(("SQL_MODE", "CHARACTER_SET_CLIENT", "COLLATION_CONNECTION"))
 
 
-def parse(statement: str, database: str) -> Statement:
+def parse(statement: str, database: str, dialect: Dialect = USUAL) -> Statement:
     """Classifies a statement; `database` is the one of names without a database."""
-    text = _plain(statement)
-    word = re.match(r"\w*", text)
-    kind = _WORDS.get(word[0].upper() if word else "")
-    if kind is Kind.ROLLBACK and _SAVEPOINT.match(text):
-        kind = Kind.ROLLBACK_TO
-    if kind is not None:
-        return Statement(kind)
-    if found := _TRUNCATE.match(text):
-        return Statement(Kind.TRUNCATE, (_name(found[1], database),))
-    if found := _DROP.match(text):
-        if found[1]:
+    try:
+        words = Words(tokens_of(statement, dialect))
+        if _skip_settings(words) and dialect.is_mode_known:
+            # The event has the mode that the prefix sets. The statement was split with another one.
+            return parse(statement, database, dialect.with_unknown_mode())
+        return _Parser(words, database).parse()
+    except Unreadable as error:
+        return _unknown(statement, dialect, str(error))
+    except Misfit:
+        return _unknown(statement, dialect, "its grammar is not known")
+
+
+def _skip_settings(words: Words) -> bool:
+    """Skips `SET STATEMENT … FOR`, also several; returns whether one sets how statements are read."""
+    sets_mode = False
+    while words.accept("SET", "STATEMENT"):
+        depth = 0
+        while depth or not words.accept("FOR"):
+            token = words.take()
+            if token.shape is Shape.SYMBOL:
+                depth += (token.text == "(") - (token.text == ")")
+            sets_mode |= token.shape in (Shape.WORD, Shape.NAME) and token.text.upper() in _OF_MODES
+    return sets_mode
+
+
+class _Parser:
+    """Parses one statement; raises Misfit and Unreadable."""
+
+    def __init__(self, words: Words, database: str) -> None:
+        self._words = words
+        self._database = database
+
+    def parse(self) -> Statement:
+        first = self._words.peek()
+        if first is None:
             return Statement(Kind.OTHER)
-        return Statement(Kind.TABLE, tuple(_name(name, database) for name in re.findall(_TABLE, found[2])))
-    if found := _RENAME.match(text):
-        items = (_RENAME_PAIR.match(item.strip()) for item in _LIST_ITEM.findall(found[1]))
-        pairs = tuple((_name(item[1], database), _name(item[2], database)) for item in items if item)
-        return Statement(Kind.TABLE, tuple(name for pair in pairs for name in pair), pairs)
-    if found := _CREATE_OR_ALTER.match(text):
-        if _TEMPORARY.match(text):
+        if first.shape is not Shape.WORD:
+            raise Misfit
+        self._words.take()
+        match first.text.upper():
+            case "BEGIN" | "START" | "COMMIT" | "ROLLBACK" as verb:
+                return Statement(self._transaction(verb))
+            case "XA":
+                return Statement(Kind.XA)
+            case "TRUNCATE":
+                return self._truncate()
+            case "CREATE":
+                return self._create()
+            case "ALTER":
+                return self._alter()
+            case "DROP":
+                return self._drop()
+            case "RENAME":
+                return self._rename()
+            case "ANALYZE" if any(
+                self._words.is_at(word) for word in ("TABLE", "LOCAL", "NO_WRITE_TO_BINLOG")
+            ):
+                return Statement(Kind.OTHER)
+            case "ANALYZE":
+                # MariaDB carries out the statement that it analyzes.
+                return Statement(Kind.ROWS)
+            case "LOAD" if self._words.is_at("INDEX"):
+                return Statement(Kind.OTHER)
+            case verb if verb in _ROWS:
+                return Statement(Kind.ROWS)
+            case verb if verb in _HARMLESS:
+                return Statement(Kind.OTHER)
+        raise Misfit
+
+    def _transaction(self, verb: str) -> Kind:
+        words = self._words
+        if verb == "START":
+            if words.accept("TRANSACTION"):
+                return Kind.BEGIN
+            if any(words.is_at(word) for word in ("REPLICA", "SLAVE", "ALL", "GROUP_REPLICATION")):
+                return Kind.OTHER
+            raise Misfit
+        words.accept("WORK")
+        if verb == "BEGIN":
+            words.end()
+            return Kind.BEGIN
+        if verb == "COMMIT":
+            return Kind.COMMIT
+        return Kind.ROLLBACK_TO if words.is_at("TO") else Kind.ROLLBACK
+
+    def _truncate(self) -> Statement:
+        words = self._words
+        words.accept("TABLE")
+        table = words.table(self._database)
+        words.accept_wait()
+        if words.accept_one_of("DROP", "REUSE"):
+            # Oracle's form, which MariaDB accepts.
+            words.accept("STORAGE")
+        words.end()
+        return Statement(Kind.TRUNCATE, (table,), empties=True)
+
+    def _drop(self) -> Statement:
+        words = self._words
+        is_temporary = words.accept("TEMPORARY")
+        if words.accept_one_of("TABLE", "TABLES"):
+            words.accept_exists()
+            tables = tuple(words.tables(self._database))
+            words.accept_wait()
+            words.accept_one_of("RESTRICT", "CASCADE")
+            words.end()
+            if is_temporary:
+                return Statement(Kind.OTHER)
+            return Statement(Kind.TABLE, tables, empties=True, drops=True)
+        if words.accept_one_of("ONLINE", "OFFLINE") or words.is_at("INDEX"):
+            return self._index(drops=True)
+        if words.accept_one_of("DATABASE", "SCHEMA"):
+            words.accept_exists()
+            name = words.name()
+            words.end()
+            return Statement(Kind.DATABASE, database=name, empties=True, drops=True)
+        return self._harmless_object()
+
+    def _index(self, *, drops: bool) -> Statement:
+        words = self._words
+        if not words.accept("INDEX"):
+            raise Misfit
+        words.accept_exists()
+        name = words.name()
+        if words.accept_one_of("USING", "TYPE"):
+            words.name()
+        if not words.accept("ON"):
+            raise Misfit
+        table = words.table(self._database)
+        # Its key is another one then.
+        effects = RowEffects(changes_rows=drops and name.upper() == "PRIMARY")
+        return Statement(Kind.TABLE, (table,), effects=effects)
+
+    def _rename(self) -> Statement:
+        words = self._words
+        if words.accept("USER"):
             return Statement(Kind.OTHER)
-        name = _name(found[1], database)
-        parts = _Alterations(text)
-        new = tuple(_name(table, database) for table in parts.tables(_ALTER_RENAME))
-        others = tuple(_name(table, database) for table in parts.tables(_ALTER_EXCHANGE))
+        if not words.accept_one_of("TABLE", "TABLES"):
+            raise Misfit
+        words.accept_exists()
+        pairs: list[tuple[Name, Name]] = []
+        while not pairs or words.accept_symbol(","):
+            old = words.table(self._database)
+            words.accept_wait()
+            if not words.accept("TO"):
+                raise Misfit
+            pairs.append((old, words.table(self._database)))
+        words.end()
+        names = tuple(name for pair in pairs for name in pair)
+        return Statement(Kind.TABLE, names, tuple(pairs), empties=True, changes_foreign_keys=True)
+
+    def _create(self) -> Statement:
+        words = self._words
+        replaces = words.accept("OR", "REPLACE")
+        is_temporary = words.accept("TEMPORARY")
+        if words.accept("TABLE"):
+            return self._create_table(replaces=replaces, is_temporary=is_temporary)
+        if words.accept("SEQUENCE"):
+            # A sequence is a table for MariaDB, and may replace one.
+            words.accept_exists()
+            table = words.table(self._database)
+            if is_temporary or not replaces:
+                return Statement(Kind.OTHER)
+            return Statement(Kind.TABLE, (table,), empties=True)
+        if words.accept_one_of("DATABASE", "SCHEMA"):
+            words.accept_exists()
+            return Statement(Kind.DATABASE, database=words.name(), empties=replaces)
+        words.accept_one_of("ONLINE", "OFFLINE")
+        if words.is_at("INDEX") or (
+            words.accept_one_of("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR") and words.is_at("INDEX")
+        ):
+            return self._index(drops=False)
+        if words.accept("REFERENCE", "SYSTEM"):
+            return Statement(Kind.OTHER)
+        return self._harmless_object()
+
+    def _create_table(self, *, replaces: bool, is_temporary: bool) -> Statement:
+        words = self._words
+        words.accept_exists()
+        table = words.table(self._database)
+        if is_temporary:
+            return Statement(Kind.OTHER)
+        rest = words.rest()
         return Statement(
-            Kind.TABLE, (name, *new, *others), tuple((name, other) for other in new), exchanged=others
+            Kind.TABLE,
+            (table,),
+            created=(table,),
+            empties=replaces,
+            is_filled=_may_have_rows(rest),
+            changes_foreign_keys=_refers(rest),
         )
-    if found := _INDEX.match(text):
-        return Statement(Kind.TABLE, (_name(found[1], database),))
-    if found := _DATABASE.match(text):
-        return Statement(Kind.DATABASE, database=_unquoted(found[1]))
-    return Statement(Kind.OTHER)
+
+    def _alter(self) -> Statement:
+        words = self._words
+        changes_rows = False
+        while option := words.accept_one_of("ONLINE", "OFFLINE", "IGNORE"):
+            changes_rows |= option == "IGNORE"
+        if words.accept_one_of("DATABASE", "SCHEMA"):
+            name = words.peek()
+            is_named = name is not None and not any(
+                is_word(name, word)
+                for word in ("CHARACTER", "CHARSET", "COLLATE", "DEFAULT", "COMMENT", "READ", "ENCRYPTION")
+            )
+            return Statement(Kind.DATABASE, database=words.name() if is_named else self._database)
+        if not words.accept("TABLE"):
+            return self._harmless_object()
+        words.accept_exists()
+        table = words.table(self._database)
+        words.accept_wait()
+        rest = words.rest()
+        found = alterations(rest, self._database)
+        new = () if found.renamed_to is None else (found.renamed_to,)
+        if changes_rows:
+            found = replace(found, effects=replace(found.effects, changes_rows=True))
+        return Statement(
+            Kind.TABLE,
+            (table, *new, *found.exchanged),
+            tuple((table, name) for name in new),
+            found.exchanged,
+            empties=bool(new) or found.takes_table,
+            effects=found.effects,
+            changes_foreign_keys=_refers(rest),
+            drops_foreign_key=found.drops_foreign_key,
+        )
+
+    def _harmless_object(self) -> Statement:
+        token = self._words.peek()
+        if token is not None and token.shape is Shape.WORD and token.text.upper() in _HARMLESS_OBJECTS:
+            return Statement(Kind.OTHER)
+        if self._words.is_at("SPATIAL", "REFERENCE"):
+            return Statement(Kind.OTHER)
+        raise Misfit
 
 
-_EMPTIES: Final = re.compile(
-    r"(?:TRUNCATE|DROP\s+TABLES?|DROP\s+(?:DATABASE|SCHEMA)|RENAME\s+TABLES?"
-    r"|CREATE\s+OR\s+REPLACE\s+(?:TABLE|DATABASE|SCHEMA))\b",
-    re.IGNORECASE,
-)
+def _may_have_rows(definition: list[Token]) -> bool:
+    """Returns whether the definition of a new table may be a query."""
+    for at, token in enumerate(definition):
+        if is_word(token, "SELECT") or is_word(token, "TABLE"):
+            return True
+        if is_word(token, "VALUES"):
+            following = definition[at + 1] if at + 1 < len(definition) else None
+            if following is None or not (is_word(following, "LESS") or is_word(following, "IN")):
+                return True
+    return False
 
 
-def empties(statement: str) -> bool:
-    """Returns whether the tables of a statement, or of its database, lose all rows that were sent for them.
-
-    RENAME does that for both names: the rows of the new one are read again. The same holds if a table becomes
-    a partition of another one.
-    """
-    text = _plain(statement)
-    if _EMPTIES.match(text):
-        return True
-    parts = _Alterations(text).parts
-    return any(_ALTER_RENAME.match(part) or _ALTER_TAKE.match(part) for part in parts)
+def _refers(definition: list[Token]) -> bool:
+    return any(is_word(token, "REFERENCES") or is_word(token, "RENAME") for token in definition)
 
 
-_QUOTES: Final = re.compile(_QUOTED, re.DOTALL)
-_KEPT: Final = re.compile(r"\0(\d+)\0")
-_LEADING_WAIT: Final = re.compile(rf"\s*{_WAIT}", re.IGNORECASE)
-_PARENTHESIS: Final = re.compile(r"([()])")
-_KEEPS_ROWS: Final = re.compile(
-    r"(?:COMMENT|AUTO_INCREMENT|ENGINE|ROW_FORMAT|FORCE|STATS_\w+|ALGORITHM|LOCK|(?:EN|DIS)ABLE\s+KEYS"
-    r"|KEY_BLOCK_SIZE|M(?:AX|IN)_ROWS|AVG_ROW_LENGTH|PAGE_\w+|ENCRYPT(?:ED|ION)|COMPRESSION"
-    r"|(?:DEFAULT\s+)?(?:CHARACTER\s+SET|CHARSET|COLLATE)"
-    r"|ADD\s+(?:UNIQUE|INDEX|KEY|FULLTEXT|SPATIAL|CONSTRAINT(?!.*\bPRIMARY\b)|FOREIGN|CHECK|PARTITION)"
-    r"|DROP\s+(?:INDEX|KEY|CONSTRAINT|FOREIGN|CHECK)|RENAME\s+(?:INDEX|KEY)"
-    r"|(?:REORGANIZE|COALESCE|REBUILD|OPTIMIZE|ANALYZE|CHECK)\s+PARTITION|REMOVE\s+PARTITIONING"
-    r"|ALTER\s+(?:INDEX|KEY|CONSTRAINT|CHECK)|ALTER\s+(?:COLUMN\s+)?\S*\s*(?:SET|DROP)\s+DEFAULT)\b",
-    re.IGNORECASE,
-)
-_ADD_COLUMN: Final = re.compile(
-    r"ADD\s+(?:COLUMN\s+)?(?:IF\s+NOT\s+EXISTS\s+)?(?!(?:PRIMARY|PERIOD|SYSTEM)\b)"
-    r"(\0\d+\0|\w+)\s+(\w+)(.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-_GIVES_VALUES: Final = re.compile(
-    r"\b(?:NOT|AUTO_INCREMENT|SERIAL|AS|GENERATED|PRIMARY|KEY|UNIQUE|SYSTEM|START)\b|\bDEFAULT\b(?!\s+NULL\b)",
-    re.IGNORECASE,
-)
-"""Matches attributes of a new column that give existing rows a value other than NULL, or another key."""
-_NULL: Final = re.compile(r"\bNULL\b", re.IGNORECASE)
-_DROP_COLUMN: Final = re.compile(
-    r"DROP\s+(?:COLUMN\s+)?(?:IF\s+EXISTS\s+)?(?!(?:PRIMARY|PARTITION|PERIOD|SYSTEM)\b)(\0\d+\0|\w+)"
-    r"(?:\s+(?:RESTRICT|CASCADE))?\Z",
-    re.IGNORECASE,
-)
-_ADDS_FOREIGN_KEY: Final = re.compile(r"\bREFERENCES\b|\bRENAME\b", re.IGNORECASE)
-_DROPS_FOREIGN_KEY: Final = re.compile(r"DROP\s+(?:CONSTRAINT|FOREIGN)\b", re.IGNORECASE)
+# Statements that are not understood
+
+_OF_TABLES: Final = frozenset(("TABLE", "TABLES", "INDEX"))
+_VERBS_OF_TABLES: Final = frozenset(("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"))
 
 
-@dataclass(frozen=True, slots=True)
-class RowEffects:
-    """The effects of a statement on rows that the binlog has no row events for."""
-
-    changes_rows: bool = False
-    """Rows may have other values, or another key, or may be gone."""
-    added: tuple[str, ...] = ()
-    """New columns that are NULL in every row."""
-    dropped: tuple[str, ...] = ()
-    """Columns that are gone; the others keep their values."""
-
-
-def row_effects(statement: str) -> RowEffects:
-    """Returns what an ALTER TABLE does to existing rows: they may get the default of a new column, values are
-    converted, a partition is emptied. Other statements do nothing of the kind."""
-    text = _plain(statement)
-    if text[:5].upper() != "ALTER":
-        return RowEffects()
-    if re.match(r"ALTER\s+(?:ONLINE\s+|OFFLINE\s+)*IGNORE\b", text, re.IGNORECASE):
-        return RowEffects(changes_rows=True)
-    alterations = _Alterations(text)
-    changes_rows = not alterations.parts
-    added, dropped = [], []
-    for part in alterations.parts:
-        if _KEEPS_ROWS.match(part):
-            continue
-        if (found := _ADD_COLUMN.match(part)) and _is_null_in_all_rows(found[2], found[3]):
-            added.append(alterations.name(found[1]))
-        elif found := _DROP_COLUMN.match(part):
-            dropped.append(alterations.name(found[1]))
-        else:
-            changes_rows = True
-    return RowEffects(changes_rows, tuple(added), tuple(dropped))
+def _unknown(statement: str, dialect: Dialect, fault: str) -> Statement:
+    words: set[str] = set()
+    verb, is_of_tables, is_readable = "", False, True
+    try:
+        words_left = Words(tokens_of(statement, dialect))
+        _skip_settings(words_left)
+        for number, token in enumerate(words_left.rest()):
+            if token.shape not in (Shape.WORD, Shape.NAME):
+                continue
+            words.add(token.text.lower())
+            if number == 0:
+                verb = token.text.upper()
+            elif number < 6:
+                is_of_tables |= token.shape is Shape.WORD and token.text.upper() in _OF_TABLES
+    except (Unreadable, Misfit):
+        is_readable = False
+    is_confined = is_readable and verb in _VERBS_OF_TABLES and is_of_tables
+    return Statement(Kind.UNKNOWN, fault=fault, words=frozenset(words), is_confined=is_confined)
 
 
-def _is_null_in_all_rows(kind: str, rest: str) -> bool:
-    """Returns whether a new column is NULL in existing rows."""
-    if _GIVES_VALUES.search(f"{kind} {rest}"):
-        return False
-    # By a setting of the server, a TIMESTAMP without NULL is not nullable.
-    return kind.upper() != "TIMESTAMP" or _NULL.search(rest) is not None
+def shortened(statement: str, dialect: Dialect = USUAL) -> str:
+    """Returns a statement for a log line: on one line, cut, and without its texts, which may be secrets."""
+    text = ""
+    before: Token | None = None
+    for token in _readable(tokens_of(statement, dialect)):
+        shown = {Shape.TEXT: "'…'", Shape.NAME: f"`{token.text}`"}.get(token.shape, token.text)
+        is_close = before is None or (
+            Shape.SYMBOL in (token.shape, before.shape) and "." in (token.text, before.text)
+        )
+        text += shown if is_close else f" {shown}"
+        before = token
+        if len(text) > TEXT_MAX:
+            return f"{text[:TEXT_MAX]}…"
+    return text or "(unreadable)"
 
 
-def changes_foreign_keys(statement: str) -> bool:
-    """Returns whether a statement may add foreign keys, or rename their tables."""
-    return _ADDS_FOREIGN_KEY.search(_plain(statement)) is not None
-
-
-def drops_foreign_key(statement: str) -> bool:
-    """Returns whether an ALTER TABLE may remove a foreign key."""
-    return any(_DROPS_FOREIGN_KEY.match(part) for part in _Alterations(_plain(statement)).parts)
-
-
-class _Alterations:
-    """The parts of an ALTER TABLE; other statements have none."""
-
-    def __init__(self, text: str) -> None:
-        self._names: list[str] = []
-        """Quoted names, which `parts` refers to by number, because they may hold commas and parentheses."""
-        self.parts: list[str] = []
-        found = _CREATE_OR_ALTER.match(text)
-        if found is None or text[:5].upper() != "ALTER":
-            return
-        rest = _QUOTES.sub(self._kept, text[found.end() :].replace("\0", " "))
-        rest = _LEADING_WAIT.sub("", _without_parentheses(rest), count=1)
-        self.parts = [part.strip() for part in rest.split(",")]
-
-    def _kept(self, found: re.Match[str]) -> str:
-        if found[0].startswith("'"):
-            return "x"
-        self._names.append(found[0])
-        return f"\0{len(self._names) - 1}\0"
-
-    def tables(self, pattern: re.Pattern[str]) -> list[str]:
-        """Returns the tables that parts of this pattern name."""
-        found = [match[1] for part in self.parts if (match := pattern.match(part))]
-        return [self._quoted(table) for table in found]
-
-    def name(self, text: str) -> str:
-        """Returns the name of a column that a part has."""
-        return _unquoted(self._quoted(text))
-
-    def _quoted(self, text: str) -> str:
-        return _KEPT.sub(lambda number: self._names[int(number[1])], text)
-
-
-def _without_parentheses(text: str) -> str:
-    """Leaves out everything in parentheses, in one pass; a parenthesis without a partner stays."""
-    kept: list[str] = []
-    open_at: list[int] = []
-    for piece in _PARENTHESIS.split(text):
-        if piece == ")" and open_at:
-            del kept[open_at.pop() :]
-            continue
-        if piece == "(":
-            open_at.append(len(kept))
-        kept.append(piece)
-    return "".join(kept)
-
-
-def drops(statement: str) -> bool:
-    """Returns whether this is a DROP of anything."""
-    return _plain(statement)[:5].upper() == "DROP "
-
-
-def _plain(statement: str) -> str:
-    """Returns a statement without comments and without quoted texts that do not end."""
-    text = _COMMENT.sub(_kept_quotes, statement)
-    return _GAP.sub(_kept_quotes, text).strip().rstrip(";").rstrip()
-
-
-def _kept_quotes(found: re.Match[str]) -> str:
-    quoted = found[1]
-    return quoted if quoted and _is_name_or_text(quoted) else " "
-
-
-def _is_name_or_text(quoted: str) -> bool:
-    """Returns whether quoted text ends; a name is not empty either."""
-    if len(quoted) < 2 or quoted[-1] != quoted[0]:
-        return False
-    return len(quoted) > 2 or quoted[0] != "`"
-
-
-def _name(text: str, database: str) -> tuple[str, str]:
-    parts = [_unquoted(part) for part in re.findall(_NAME, text)]
-    return (parts[0], parts[1]) if len(parts) > 1 else (database, parts[0])
-
-
-def _unquoted(name: str) -> str:
-    if name[0] in '`"':
-        return name[1:-1].replace(name[0] * 2, name[0])
-    return name
+def _readable(tokens: Iterator[Token]) -> Iterator[Token]:
+    """Yields tokens up to the first that nobody can read."""
+    try:
+        yield from tokens
+    except Unreadable:
+        yield Token(Shape.SYMBOL, "…")

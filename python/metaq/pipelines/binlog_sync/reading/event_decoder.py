@@ -15,6 +15,7 @@ from metaq.pipelines.binlog_sync.envelope import DELETE, INSERT, UPDATE
 from metaq.pipelines.binlog_sync.errors import BinlogError
 from metaq.pipelines.binlog_sync.reading import mysql_events as mysql
 from metaq.pipelines.binlog_sync.reading.binlog_items import Begin, Commit, Item, Query, Rows
+from metaq.pipelines.binlog_sync.reading.query_events import query_of
 from metaq.pipelines.binlog_sync.values.rows import Images, TableReader
 
 HEADER_BYTES: Final = 19
@@ -59,8 +60,11 @@ UNDECODED: Final = Undecoded()
 class EventDecoder:
     """Decodes events in the order of the binlog, and keeps track of the coordinates."""
 
-    def __init__(self, coordinates: Coordinates, selects: Callable[[str, str], bool]) -> None:
+    def __init__(
+        self, coordinates: Coordinates, selects: Callable[[str, str], bool], *, is_mariadb: bool = True
+    ) -> None:
         self._selects = selects
+        self.is_mariadb = is_mariadb
         self.coordinates = coordinates
         """The coordinates after the last event."""
         self.committed_s = 0
@@ -101,10 +105,12 @@ class EventDecoder:
             gtid = (mysql.gtid_of if kind == mysql.GTID else mysql.tagged_gtid_of)(data, 20)
             self.held = Begin(Coordinates(self.coordinates.file, position - size), gtid, False)
             item = None
-        elif kind == mysql.QUERY and self.held is not None:
-            if not mysql.is_begin(data, 20, len(data) - self.checksum_bytes):
-                return UNDECODED
-            item = self.held
+        elif kind == mysql.QUERY:
+            end = len(data) - self.checksum_bytes
+            if self.held is not None and mysql.is_begin(data, 20, end):
+                item = self.held
+            else:
+                item = query_of(data, 20, end, is_mariadb=self.is_mariadb)
         elif kind == _LOAD:
             # The library would skip it.
             item = Query("", "LOAD DATA")

@@ -21,6 +21,7 @@ from metaq.metadata import MetadataFile
 from metaq.pipelines.binlog_sync.coordinates import NOWHERE, Coordinates
 from metaq.pipelines.binlog_sync.reading.gtids import MARIADB, MYSQL, gtids_of
 from metaq.pipelines.binlog_sync.values.columns import Definition
+from metaq.pipelines.remarks import REMARK
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class SyncState:
         File names and positions start again there, so sequence numbers need a larger era. The GTIDs stay:
         the new server is asked for the transactions after them.
         """
-        _log.warning("another server answers: %s, previously %s", server, self.server)
+        _log.warning("another server answers: %s, previously %s", server, self.server, extra=REMARK)
         self.server = server
         self.era = max(self.era + 1, int(time.time()))
         self.coordinates = NOWHERE
@@ -164,7 +165,9 @@ def _decode_table(document: Any) -> TableState:
             int(snapshot.get("reading", 0)),
             bool(snapshot.get("stale", False)),
         )
-    definition = Definition.decode(document["definition"])
+    # A table that was renamed has none until its first row or chunk reveals it.
+    is_known = bool(document["definition"]["columns"])
+    definition = Definition.decode(document["definition"]) if is_known else Definition((), ())
     return TableState(int(document["schema"]), definition, cursor, tuple(document.get("dropped", ())))
 
 

@@ -24,6 +24,8 @@ STATE = SyncState(
     tables={
         "d.a": TableState(2, DEFINITION, Cursor("00", ("id",), (b"\x00\xff", 5, "x"), False)),
         "d.b": TableState(1, DEFINITION, None, ("old",)),
+        # Renamed, and not read yet.
+        "d.new": TableState(0, Definition((), ()), Cursor("", (), reading=7)),
         "d.c": TableState(1, KEYLESS, Cursor("00", ("id",), (), False, 1_790_000_000_000, True)),
     },
 )
