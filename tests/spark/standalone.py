@@ -13,13 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
+import py4j
+import pyspark
+
 from tests.spark.support import JVM_OPTIONS
 from tests.support.maven import java
 from tests.support.processes import Child
 from tests.support.spark_home import spark_home
 
-START_TIMEOUT_S: Final = 120
-RUN_TIMEOUT_S: Final = 400
+START_TIMEOUT_S: Final = 300
+RUN_TIMEOUT_S: Final = 800
 TOOLS: Final = (
     "bash",
     "sh",
@@ -47,6 +50,7 @@ class Standalone:
         self._home = home
         self.programs = _programs(home / "bin")
         self.work = home / "work"
+        self._sparks_own = _sparks_own(home / "sparks-own")
         self._daemons: list[Child] = []
         try:
             self.master = self._started("master.Master", (), _MASTER)
@@ -65,7 +69,11 @@ class Standalone:
             f"org.apache.spark.deploy.{name}",
             *listen,
             *arguments,
-            more={"SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS, "SPARK_DAEMON_MEMORY": "256m"},
+            more={
+                "SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS,
+                "SPARK_DAEMON_MEMORY": "256m",
+                "PYTHONPATH": str(self._sparks_own),
+            },
         )
         daemon = Child(command, log, directory=self._home)
         self._daemons.append(daemon)
@@ -105,6 +113,18 @@ class Standalone:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _sparks_own(directory: Path) -> Path:
+    """Returns a folder with Spark's own Python files, which a distribution has as zip files in python/lib.
+
+    Spark's home of the tests lacks them: from a zip file, each process would compile all modules again.
+    """
+    directory.mkdir(parents=True)
+    for package in (pyspark, py4j):
+        assert package.__file__ is not None
+        (directory / package.__name__).symlink_to(Path(package.__file__).parent)
+    return directory
 
 
 def _programs(directory: Path) -> Path:

@@ -28,7 +28,7 @@ from metaq.pipelines.report_timer import ReportTimer
 from metaq.pipelines.settings import Key, Texts
 from metaq.retry import Backoff, Retry
 from metaq.spark.errors import OptionError, error_summary
-from metaq.spark.interpreters import driver_python
+from metaq.spark.interpreters import driver_python, running_executors_python
 from metaq.spark.session import register, session
 from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.listener import GroupOffsets
@@ -169,8 +169,7 @@ def spark_errors() -> Iterator[None]:
 
 def explained(text: str) -> WorkerFailure | None:
     """Returns why a Python process of the running session failed; None if the error is another one."""
-    context = SparkContext._active_spark_context
-    return worker_failure(text, driver_python() if context is None else context.pythonExec, driver_python())
+    return worker_failure(text, running_executors_python(), driver_python())
 
 
 class QueryStart:

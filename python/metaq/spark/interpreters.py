@@ -37,6 +37,17 @@ def executors_python(config: Mapping[str, str]) -> str:
     return config.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or driver_python()
 
 
+def running_executors_python() -> str:
+    """Returns the program that executors of the running session use."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context, session = SparkContext._active_spark_context, SparkSession._instantiatedSession
+    if context is None or session is None:
+        return driver_python()
+    return session.conf.get(TASK_PYTHON, None) or context.pythonExec
+
+
 @contextmanager
 def look_up_here() -> Iterator[None]:
     """Lets a JVM that is started meanwhile look for sources with the Python of this process."""
