@@ -21,8 +21,8 @@ from tests.support.maven import java
 from tests.support.processes import Child
 from tests.support.spark_home import spark_home
 
-START_TIMEOUT_S: Final = 300
-RUN_TIMEOUT_S: Final = 800
+START_TIMEOUT_S: Final = 900
+RUN_TIMEOUT_S: Final = 3_000
 TOOLS: Final = (
     "bash",
     "sh",

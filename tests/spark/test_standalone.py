@@ -19,7 +19,7 @@ from tests.support.reading import stored
 from tests.support.spark_jars import delta_jars, driver_jars
 
 # The machine may be busy with other suites.
-pytestmark = [pytest.mark.usefixtures("password"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.usefixtures("password"), pytest.mark.timeout(3_600)]
 
 MakeTopic = Callable[..., str]
 METAQ = str(Path(sys.executable).with_name("metaq"))

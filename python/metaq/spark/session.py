@@ -79,12 +79,12 @@ def session(
         directory = Path(tempfile.mkdtemp(prefix="metaq-ship-"))
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         settings = shipped(settings, directory)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
     if is_first:
         named_master = {} if master is None else {"spark.master": master}
         with look_up_here():
-            start_jvm({"spark.app.name": app_name, **named_master, **settings}, quiet=quiet)
+            settings = start_jvm({"spark.app.name": app_name, **named_master, **settings}, quiet=quiet)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if is_first and not is_submitted():
         spark.sparkContext.pythonExec = executors_python(settings)
