@@ -70,7 +70,7 @@ class Standalone:
             *listen,
             *arguments,
             more={
-                "SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS,
+                "SPARK_DAEMON_JAVA_OPTS": f"{JVM_OPTIONS} -Dspark.master.rest.enabled=false",
                 "SPARK_DAEMON_MEMORY": "256m",
                 "PYTHONPATH": str(self._sparks_own),
             },

@@ -33,12 +33,12 @@ _PACK: Final = "metaq spark pack FILE.tar.gz"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an archive holds."""
+    """The content of an archive, in versions."""
 
     metaq: str
     python: str
     system: str
-    """Such as `linux-x86_64`."""
+    """System and processor type: `linux-x86_64`."""
 
     @classmethod
     def here(cls) -> Manifest:

@@ -35,7 +35,7 @@ from metaq.spark.shipping import NEEDED, installed_files, with_dependencies
 SPARKS_OWN: Final = ("pyspark", "py4j")
 """Spark gives its own Python files to every process that it starts, so these are left out."""
 FOR_TASKS: Final = (*NEEDED, "pandas", "pyarrow")
-"""What executors need at least."""
+"""The packages that every executor needs."""
 
 _LEVEL: Final = 1
 """Higher levels take several times as long and save a few percent."""

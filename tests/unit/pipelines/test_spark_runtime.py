@@ -182,6 +182,12 @@ def test_other_failures_end_the_run() -> None:
             ": org.apache.spark.SparkException: Master must start with yarn, spark, or local\n\tat java",
             "org.apache.spark.SparkException: Master must start with yarn, spark, or local",
         ),
+        (
+            "An error occurred while calling o46.load.\n: org.apache.spark.SparkException: \n"
+            "Error from python worker:\n  Traceback (most recent call last):\n    File a\n"
+            "  ImportError: libffi.so.8: cannot open shared object file\nPYTHONPATH was:\n  /x\n\tat org.a.B",
+            "ImportError: libffi.so.8: cannot open shared object file",
+        ),
     ],
 )
 def test_errors_are_short(text: str, message: str) -> None:
