@@ -14,6 +14,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -302,9 +303,10 @@ def _packages_folder(base: Path) -> str:
 
 def _shared_libraries(natives: Sequence[Path]) -> list[Path]:
     """Returns the shared libraries that files need, without those of every system; raises SparkError."""
+    paths = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/bin", "/bin"))
     try:
         done = subprocess.run(
-            ["ldd", *map(str, natives)],
+            [shutil.which("ldd", path=paths) or "ldd", *map(str, natives)],
             capture_output=True,
             text=True,
             timeout=120,
