@@ -68,7 +68,7 @@ def sql_file(home: Path, served: Metaq, topic: str, result: str) -> Path:
     file = home / "job.toml"
     file.write_text(
         f'[query]\nnamesrv = "{served.nameserver}"\nonce = true\n'
-        f'sql = "SELECT upper(name) AS name FROM words"\n[sink]\ntopic = "{result}"\n'
+        f'sql = "SELECT upper(name) AS name FROM words"\n[sink]\nformat = "topic"\ntopic = "{result}"\n'
         f'[sources.words]\ntopic = "{topic}"\nschema = "name STRING"\n{spark_section()}',
         encoding="utf-8",
     )
