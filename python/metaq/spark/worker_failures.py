@@ -21,7 +21,8 @@ _VERSION: Final = re.compile(
     r"PYTHON_VERSION_MISMATCH.*?different version[^\d]*([\d.]+\d)[^\d]*than that in driver[^\d]*([\d.]+\d)",
     re.DOTALL,
 )
-_IN_TASK: Final = re.compile(r"stage failure|Lost task|TaskSetManager")
+_IN_PLANNING: Final = re.compile(r"PYTHON_(?:STREAMING_)?DATA_SOURCE|calling o\d+\.load\b")
+"""A failed task is not always reported as one, but planning is."""
 _SEND: Final = "pack this one with `metaq spark pack FILE.tar.gz`, and send it with --environment FILE.tar.gz"
 _START_AGAIN: Final = "leave the driver more processor time, and start the query again from its checkpoint"
 
@@ -46,7 +47,7 @@ def worker_failure(text: str, executors: str, driver: str) -> WorkerFailure | No
         return WorkerFailure(
             f"a Python process of Spark did not start within 10 s ({WORKER_LATE[0]})", _START_AGAIN
         )
-    who, program = ("an executor", executors) if _IN_TASK.search(text) else ("the driver", driver)
+    who, program = ("the driver", driver) if _IN_PLANNING.search(text) else ("an executor", executors)
     if found := _ABSENT.search(text):
         return WorkerFailure(
             f"{who} cannot run the Python {found[1]}: there is no such file",

@@ -123,13 +123,14 @@ def test_a_step_that_plans_is_repeated_too() -> None:
             "name the Python of the workers with spark.pyspark.python; or pack",
         ),
         (
-            "Job aborted due to stage failure: Task 0\nModuleNotFoundError: No module named 'metaq'",
+            "[STREAM_FAILED] Query terminated\nModuleNotFoundError: No module named 'metaq'",
             "an executor runs /workers/python, which has no module metaq",
             "`metaq spark pack FILE.tar.gz`",
         ),
         (
-            "org.apache.spark.SparkException:\nError from python worker:\n  /x/python3: Error while finding"
-            " module specification for 'pyspark.daemon' (ModuleNotFoundError: No module named 'pyspark')",
+            "An error occurred while calling o46.load.\n: org.apache.spark.SparkException:\n"
+            "Error from python worker:\n  /x/python3: Error while finding module specification for"
+            " 'pyspark.daemon' (ModuleNotFoundError: No module named 'pyspark')",
             "the driver runs /driver/python, which has no module pyspark",
             "--environment FILE.tar.gz",
         ),
