@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import site
 import sys
@@ -12,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import metaq
 from tests.spark.support import JVM_OPTIONS, QUICK_TO_KILL
 from tests.support.spark_home import spark_home
 
@@ -43,12 +41,7 @@ class Cluster:
             "spark.executorEnv.PYTHONPATH": str(_packages_of_others(home)),
             **more,
         }
-        paths = (str(Path(metaq.__file__).parents[1]), site.getsitepackages()[0])
-        self.environment = {
-            "SPARK_HOME": str(spark_home()),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONPATH": os.pathsep.join(paths),
-        }
+        self.environment = {"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": "127.0.0.1"}
 
     def file_for(self, file: Path) -> Path:
         """Writes a copy of a pipeline's file that has these settings as well."""

@@ -13,13 +13,18 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import metaq.spark
 from tests.spark.cluster import Cluster
 from tests.spark.support import BROKER, Topics, send_raw
 from tests.support.metaq import Metaq
 
+# The machine may be busy with other suites.
+pytestmark = pytest.mark.timeout(1_800)
+
 PROGRAM = Path(__file__).with_name("cluster_program.py")
-PATIENCE_S = 380
+PATIENCE_S = 1_500
 
 
 def test_executors_need_nothing_but_the_archive(

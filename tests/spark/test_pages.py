@@ -33,10 +33,11 @@ def output(code: str, served: Metaq, tmp_path: Path, names: dict[str, Any] | Non
 
 def test_the_page(spark: SparkSession, served: Metaq, tmp_path: Path) -> None:
     found = blocks("docs/spark.md")
-    assert len(found) == 2
+    assert len(found) == 3
     names: dict[str, Any] = {}
     printed = output("\n".join(found), served, tmp_path, names)
     assert "500 orders are paid" in printed
+    assert "['queueId', 'queueOffset', 'body']" in printed
     assert "|paid|  500|" in printed
     assert "Lag(messages=400," in printed and "Lag(messages=0," in printed
     try:

@@ -203,6 +203,26 @@ class Offsets:
 
         return await self._of_each(parts, one)
 
+    async def ordered_since(self, queues: Iterable[Queue]) -> dict[Queue, int]:
+        """Returns since when the messages of queues are in the order of their store times, in milliseconds.
+
+        Queues of other brokers than MetaQ's are left out: if their clock was set back, so were the times.
+        """
+
+        async def one(queue: Queue) -> int | None:
+            command = MeasureQueue(
+                topic=queue.topic, queue_id=queue.id, queue_offset=0, end_offset=0, size_bytes_max=0
+            )
+            codes = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, *_GONE)
+            reply = await self._ask(queue, command, accept=codes)
+            if reply.code != ResponseCode.SUCCESS:
+                return None
+            since_ms = reply.header(QueueMeasured).ordered_since_ms
+            return since_ms if since_ms >= 0 else None
+
+        found = await self._of_each(queues, one)
+        return {queue: since_ms for queue, since_ms in found.items() if since_ms is not None}
+
     async def _measure_lines(
         self, queue: Queue, first: int, end: int, bytes_max: int, *, reads_all: bool
     ) -> QueuePart:

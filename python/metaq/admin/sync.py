@@ -216,6 +216,13 @@ class Offsets:
         """Returns how far each replica of a queue that answers is, by broker id; the master is not asked."""
         return self._portal.run(self._work.replica_ends, queue)
 
+    def ordered_since(self, queues: Iterable[Queue]) -> dict[Queue, int]:
+        """Returns since when the messages of queues are in the order of their store times, in milliseconds.
+
+        Queues of other brokers than MetaQ's are left out: if their clock was set back, so were the times.
+        """
+        return self._portal.run(self._work.ordered_since, queues)
+
     def measure(
         self, parts: Mapping[Queue, tuple[int, int]], bytes_max: Mapping[Queue, int] | None = None
     ) -> dict[Queue, QueuePart]:

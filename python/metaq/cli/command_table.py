@@ -69,6 +69,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Data": {
         "pipeline": Entry("pipeline", "List and run data pipelines, and show those that run."),
+        "spark": Entry("spark", "Prepare Spark clusters for pipelines and queries."),
         "filter": Entry("filter", "List the functions that consumers can filter messages with."),
         "parked": Entry(
             "parked", "List the messages that consumers on this machine have parked, and replay them."

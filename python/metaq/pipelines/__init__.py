@@ -196,8 +196,9 @@ class Reportable(Protocol):
 class RunsOnSpark(Protocol):
     """A pipeline that runs on Spark."""
 
-    def on(self, master: str) -> Pipeline:
-        """Returns the same pipeline on another master."""
+    def on(self, master: str | None, environment: str | None = None) -> Pipeline:
+        """Returns the same pipeline on another master, or with another packed environment. None keeps the one
+        of the file."""
 
 
 @runtime_checkable

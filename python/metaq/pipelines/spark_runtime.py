@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 import tempfile
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
@@ -28,16 +27,21 @@ from metaq.pipelines import Progress, Report
 from metaq.pipelines.remarks import REMARK
 from metaq.pipelines.report_timer import ReportTimer
 from metaq.pipelines.settings import Key, Texts
+from metaq.retry import Backoff, Retry
 from metaq.spark.errors import OptionError, error_summary
-from metaq.spark.session import delta_tasks, is_here, register, session
+from metaq.spark.interpreters import driver_python, running_executors_python
+from metaq.spark.session import register, session
 from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.listener import GroupOffsets
 from metaq.spark.source.options import Subscribed
+from metaq.spark.worker_failures import WorkerFailure, is_late, worker_failure
 
 _log = logging.getLogger(__name__)
 
 STARTS_MAX: Final = 10
-WORKER_LATE: Final = "Python worker failed to connect back"
+"""How often a step is tried in a row if a Python process of Spark starts too slowly."""
+START_BACKOFF: Final = Backoff(first_s=1.0, max_s=30.0)
+Result = TypeVar("Result")
 POLL_S: Final = 0.1
 LOOK_TIMEOUT_S: Final = 60.0
 
@@ -46,6 +50,7 @@ SPARK: Final[Mapping[str, Key]] = {
     "jars": Key(Texts("a list of files that hold Delta Lake"), None),
     # These may include the keys of an object store.
     "config": Key(Texts('a list of NAME=VALUE, such as ["spark.executor.memory=2g"]'), (), is_secret=True),
+    "environment": Key(Text(says="an archive that metaq spark pack wrote: a file or a URI"), None),
     "quiet": Key(Flag(), True),
 }
 """The section [spark] of a TOML file."""
@@ -65,8 +70,18 @@ class SparkConfig:
     config: Mapping[str, str]
     quiet: bool = True
     """Whether to hide the lines in which Spark reports how it resolves packages."""
+    environment: str | None = None
+    """An archive of `metaq spark pack` for the executors of a cluster."""
     packages: str | None = None
     """A package of Maven Central that is loaded instead of Delta Lake."""
+
+    def on(self, master: str | None, environment: str | None) -> SparkConfig:
+        """Returns the same settings with another master or environment, unless they are None."""
+        return replace(
+            self,
+            master=self.master if master is None else master,
+            environment=self.environment if environment is None else environment,
+        )
 
 
 def spark_config(path: Path, values: Mapping[str, Any]) -> SparkConfig:
@@ -79,6 +94,7 @@ def spark_config(path: Path, values: Mapping[str, Any]) -> SparkConfig:
         master=values["master"],
         jars=None if jars is None else tuple(located(path, jar) for jar in jars),
         config=dict(line.split("=", 1) for line in values["config"]),
+        environment=None if values["environment"] is None else located(path, values["environment"]),
         quiet=values["quiet"],
     )
 
@@ -109,7 +125,6 @@ def _started_session(name: str, config: SparkConfig, warehouse: str) -> Iterator
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": warehouse,
-        **(_few_tasks() if is_here(config.master) else {}),
         **({} if config.packages is None else {"spark.jars.packages": config.packages}),
         **config.config,
     }
@@ -122,6 +137,7 @@ def _started_session(name: str, config: SparkConfig, warehouse: str) -> Iterator
             delta=config.packages is None,
             jars=config.jars,
             config=settings,
+            environment=config.environment,
             quiet=config.quiet,
         )
     if is_main:
@@ -140,18 +156,21 @@ def spark_ui() -> str | None:
     return None if context is None else context.uiWebUrl
 
 
-def _few_tasks() -> dict[str, str]:
-    """Returns settings for one machine, where Spark's 200 tasks and Delta's 50 are too many."""
-    return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 2), **delta_tasks()}
-
-
 @contextmanager
 def spark_errors() -> Iterator[None]:
     """Turns errors of Spark into CommandError, without the Java stack trace."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise CommandError(error_summary(str(error))) from error
+        text = str(error)
+        if (failure := explained(text)) is None:
+            raise CommandError(error_summary(text)) from error
+        raise CommandError(failure.summary, hint=failure.hint) from error
+
+
+def explained(text: str) -> WorkerFailure | None:
+    """Returns why a Python process of the running session failed; None if the error is another one."""
+    return worker_failure(text, running_executors_python(), driver_python())
 
 
 class QueryStart:
@@ -221,19 +240,47 @@ def run_query(
 ) -> Progress:
     """Runs a query until it ends or `stop` is set; raises CommandError.
 
-    `update` fills in the progress, `update_lag` its lag. `start` may be called again: the query continues
-    from its checkpoint.
+    If a Python process of Spark starts too slowly, it waits and starts the query again, up to STARTS_MAX
+    times without a batch in between; the query continues from its checkpoint. `update` fills in the progress,
+    `update_lag` its lag.
     """
-    for left in reversed(range(STARTS_MAX)):
+    tries = Retry(None, START_BACKOFF, tries_max=STARTS_MAX)
+    restarts = 0
+    while True:
+        progress = Progress(phase="running", restarts=restarts)
         try:
-            progress = Progress(phase="running", restarts=STARTS_MAX - 1 - left)
-            return _follow(start(), progress, update, report, stop, update_lag)
+            return _follow(start(), progress, update, report, stop, update_lag, tries.reset)
         except CommandError as error:
-            # Spark gives the Python worker of a source ten seconds to start, too few on a busy machine.
-            if WORKER_LATE not in str(error) or not left or stop.is_set():
+            if not is_late(str(error)) or stop.is_set():
                 raise
-            _log.warning("a Python worker of Spark started too slowly; restarting the query", extra=REMARK)
-    raise AssertionError
+            restarts += 1
+            report(replace(progress, phase="waiting", restarts=restarts, rows_per_second=0.0))
+            if not _waited(tries, stop, error):
+                raise
+
+
+def retried(work: Callable[[], Result], stop: threading.Event | None = None) -> Result:
+    """Returns the result of a step that plans with a Python process, and repeats it if the process starts too
+    slowly; raises CommandError."""
+    tries = Retry(None, START_BACKOFF, tries_max=STARTS_MAX)
+    while True:
+        try:
+            with spark_errors():
+                return work()
+        except CommandError as error:
+            if not is_late(str(error)) or not _waited(tries, stop, error):
+                raise
+
+
+def _waited(tries: Retry, stop: threading.Event | None, error: CommandError) -> bool:
+    """Waits before the next try; returns False if none is left or `stop` is set."""
+    pause_s = tries.next_pause_s()
+    if pause_s is None:
+        return False
+    _log.warning(
+        "%s; try %d of %d begins in %.1f s", error, tries.tries + 1, STARTS_MAX, pause_s, extra=REMARK
+    )
+    return not (stop or threading.Event()).wait(pause_s)
 
 
 def _follow(
@@ -243,6 +290,7 @@ def _follow(
     report: Report,
     stop: threading.Event,
     update_lag: LagUpdate,
+    has_worked: Callable[[], None],
 ) -> Progress:
     timer = ReportTimer()
     while query.isActive and not stop.is_set():
@@ -252,6 +300,8 @@ def _follow(
         update(progress)
         progress.rows_per_second = timer.rows_per_second(progress.rows)
         _update_batch(query, progress)
+        if progress.batch_s is not None:
+            has_worked()
         update_lag(query, progress)
         report(replace(progress))
     with spark_errors():

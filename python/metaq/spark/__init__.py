@@ -5,9 +5,12 @@
 session in `metaq pipeline status`. `archive(path)` packs what the executors of a cluster need.
 
 Spark calls `datasource.py`, which only reads options; `source` reads topics, `sink` writes them, `schema.py`
-has the columns of a message. `session.py` and `shipping.py` set up Spark, `stderr_logging.py` shows warnings
-of processes that nobody has set up logging for. The modules that Spark's processes import must not import the
-servers (tests/unit/spark/test_imports.py). It needs the extra `spark` of the distribution.
+has the columns of a message. `session.py` sets up Spark: `launch.py` starts its JVM, with jars that
+`maven_jars.py` finds if need be, and `interpreters.py` chooses the Python of its processes. `shipping.py` and
+`environment.py` bring MetaQ to executors; `packing.py` writes its archive. `worker_failures.py`
+explains why a Python process failed, `stderr_logging.py` shows warnings of processes that nobody has set up
+logging for. The modules that Spark's processes import must not import the servers
+(tests/unit/spark/test_imports.py). It needs the extra `spark` of the distribution.
 """
 
 from __future__ import annotations

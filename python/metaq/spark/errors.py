@@ -42,9 +42,10 @@ def error_summary(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and lines[0].startswith(_CALLING):
         # The session itself could not be created. The exception follows, and then its Java stack.
-        return next(
-            (line.removeprefix(": ").strip() for line in lines[1:] if line.startswith(": ")), lines[0]
-        )
+        thrown = next((line[2:].strip() for line in lines[1:] if line.startswith(": ")), lines[0])
+        # The message of a Python process that does not start begins in the next line.
+        causes = [line.strip() for line in lines[1:] if _RAISED.match(line.strip())]
+        return causes[-1] if thrown.endswith(":") and causes else thrown
     # Our own errors come back through Java with a traceback, whose last line is the error.
     ours = [line for line in lines if line.startswith("metaq.")]
     if ours:

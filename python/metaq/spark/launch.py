@@ -1,7 +1,7 @@
 """Starts the JVM of a Spark session.
 
-It checks what the JVM needs, hides what Ivy writes during a start that goes well, and turns the output of a
-start that fails into an error of one line.
+It checks what the JVM needs, hides what Ivy writes during a start that goes well, turns the output of a start
+that fails into an error of one line, and does without Maven Central if the jars are on this machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import shutil
+import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from metaq.spark.errors import SparkError
+from metaq.spark.maven_jars import NotThere, maven_jars, repositories
 
 _LINES_MAX: Final = 2000
 """The lines that are kept of a start."""
@@ -28,6 +30,9 @@ _IVY: Final = re.compile(
     r"|\t(?:confs: \[|found \S+#|\[SUCCESSFUL|:: |\S+#\S+;|-{20}|\||\d+ artifacts copied)"
 )
 """The lines in which Ivy reports how it resolves packages."""
+
+_DOWNLOAD: Final = re.compile(r"unresolved dependency|download failed|Server access error|: not found$")
+PACKAGES: Final = "spark.jars.packages"
 
 _REASONS: Final = (
     (re.compile(r"UnsupportedClassVersionError|Unsupported major\.minor"), "this Java is too old"),
@@ -71,16 +76,43 @@ def require_jars(config: Mapping[str, str]) -> None:
             )
 
 
-def start_jvm(config: Mapping[str, str], *, quiet: bool) -> None:
-    """Starts the JVM of this process, which later sessions use, unless there is one. Raises SparkError."""
+def start_jvm(config: Mapping[str, str], *, quiet: bool) -> dict[str, str]:
+    """Starts the JVM of this process, which later sessions use, unless there is one; returns its settings.
+
+    If it cannot download packages, it takes their jars from Maven's local repository. Raises SparkError.
+    """
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return dict(config)
+    require_java()
+    require_jars(config)
+    try:
+        _launch(config, quiet=quiet)
+        return dict(config)
+    except _NotDownloaded as error:
+        reason = str(error)
+    local = _with_local_jars(config)
+    if local is None:
+        raise SparkError(f"Spark cannot start: {reason}", hint=_remedy(config[PACKAGES])) from None
+    print(
+        f"Spark cannot download its packages ({reason}); it uses the jars of Maven's local repository.",
+        file=sys.stderr,
+        flush=True,
+    )
+    _launch(local, quiet=quiet)
+    return local
+
+
+class _NotDownloaded(SparkError):
+    """Spark cannot download a package; the message is the reason."""
+
+
+def _launch(config: Mapping[str, str], *, quiet: bool) -> None:
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return
-    require_java()
-    require_jars(config)
     settings = SparkConf(loadDefaults=False)
     for name, value in config.items():
         settings.set(name, value)
@@ -92,11 +124,37 @@ def start_jvm(config: Mapping[str, str], *, quiet: bool) -> None:
     except PySparkRuntimeError:
         os.close(writing)
         output.join()
+        reason = output.reason()
+        if config.get(PACKAGES) and output.is_download():
+            raise _NotDownloaded(reason) from None
         hint = "start it with quiet=False (spark.quiet = false in a TOML file) to see all that it writes"
-        raise SparkError(f"Spark cannot start: {output.reason()}", hint=hint if quiet else "") from None
+        raise SparkError(f"Spark cannot start: {reason}", hint=hint if quiet else "") from None
     os.close(writing)
     output.started()
     SparkContext._ensure_initialized(gateway=gateway, conf=settings)
+
+
+def _with_local_jars(config: Mapping[str, str]) -> dict[str, str] | None:
+    """Returns the settings with jars of Maven's local repository instead of packages; None without them."""
+    packages = [package for package in config[PACKAGES].split(",") if package.strip()]
+    for repository in repositories():
+        with contextlib.suppress(NotThere):
+            jars = ",".join(map(str, maven_jars(packages, repository)))
+            others = {name: value for name, value in config.items() if name != PACKAGES}
+            return {
+                **others,
+                "spark.jars": f"{config['spark.jars']},{jars}" if config.get("spark.jars") else jars,
+            }
+    return None
+
+
+def _remedy(packages: str) -> str:
+    gets = " and ".join(f"`mvn dependency:get -Dartifact={package}`" for package in packages.split(","))
+    return (
+        f"on a machine that reaches Maven Central, {gets} fills ~/.m2/repository, which Spark reads; copy it"
+        " here, or name the files: jars=[…] of the session, spark.jars of a TOML file. Behind a mirror, set"
+        " spark.jars.ivySettings"
+    )
 
 
 class StartOutput(threading.Thread):
@@ -132,6 +190,10 @@ class StartOutput(threading.Thread):
                     return text.format(*found.groups())
         written = [line.strip() for line in self._kept if line.strip()]
         return written[-1] if written else "its Java process ended"
+
+    def is_download(self) -> bool:
+        """Returns whether a start failed because a package could not be downloaded."""
+        return any(_DOWNLOAD.search(line) for line in self._kept)
 
     def run(self) -> None:
         rest = b""

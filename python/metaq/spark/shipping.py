@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ UNPACKED: Final = "metaq-package"
 ARCHIVES: Final = "spark.archives"
 EXECUTOR_PATH: Final = "spark.executorEnv.PYTHONPATH"
 
-_NEEDED: Final = ("msgspec", "opentelemetry-api")
+NEEDED: Final = ("msgspec", "opentelemetry-api")
 """Dependencies of reading and writing. Those of Spark itself, such as pyarrow, must be installed there."""
 
 
@@ -48,8 +48,8 @@ def shipped(config: Mapping[str, str], directory: Path) -> dict[str, str]:
     file = archive(directory / f"{UNPACKED}.zip")
     return {
         **config,
-        ARCHIVES: _joined(",", config.get(ARCHIVES), f"{file}#{UNPACKED}"),
-        EXECUTOR_PATH: _joined(":", UNPACKED, config.get(EXECUTOR_PATH)),
+        ARCHIVES: joined(",", config.get(ARCHIVES), f"{file}#{UNPACKED}"),
+        EXECUTOR_PATH: joined(":", UNPACKED, config.get(EXECUTOR_PATH)),
     }
 
 
@@ -58,7 +58,8 @@ def is_shipped(config: Mapping[str, str]) -> bool:
     return f"#{UNPACKED}" in config.get(ARCHIVES, "")
 
 
-def _joined(by: str, *parts: str | None) -> str:
+def joined(by: str, *parts: str | None) -> str:
+    """Joins the parts that are there."""
     return by.join(part for part in parts if part)
 
 
@@ -67,14 +68,20 @@ def _files() -> Iterator[tuple[Path, str]]:
     for file in sorted(package.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
             yield file, str(file.relative_to(package.parent))
-    for needed in _with_dependencies(_NEEDED):
-        for listed in needed.files or ():
-            file = Path(str(listed.locate()))
-            if ".." not in listed.parts and "__pycache__" not in listed.parts and file.is_file():
-                yield file, str(listed)
+    for needed in with_dependencies(NEEDED):
+        yield from installed_files(needed)
 
 
-def _with_dependencies(names: tuple[str, ...]) -> list[Distribution]:
+def installed_files(installed: Distribution) -> Iterator[tuple[Path, str]]:
+    """Returns the files of a distribution, and their names in a folder of packages."""
+    for listed in installed.files or ():
+        file = Path(str(listed.locate()))
+        if ".." not in listed.parts and "__pycache__" not in listed.parts and file.is_file():
+            yield file, str(listed)
+
+
+def with_dependencies(names: Sequence[str]) -> list[Distribution]:
+    """Returns installed distributions and all that they need; raises PackageNotFoundError."""
     found: dict[str, Distribution] = {}
     wanted = list(names)
     while wanted:

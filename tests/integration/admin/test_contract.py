@@ -244,6 +244,7 @@ def test_offsets_of_queues(cluster: Served, admin: Admin) -> None:
     assert [(bounds[q].first, bounds[q].end) for q in (queue, empty)] == [(0, 3), (0, 0)]
     assert admin.offsets.ends([queue]) == {queue: 3}
     assert admin.offsets.at_times({queue: 0}) == {queue: 0}
+    assert (queue in admin.offsets.ordered_since([queue])) == cluster.is_metaq
     measured = admin.offsets.measure({queue: (1, 3)})[queue]
     assert (measured.end_offset, measured.before_physical_offset is not None) == (3, True)
     assert measured.size_bytes > 100

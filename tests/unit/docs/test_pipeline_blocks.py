@@ -78,7 +78,7 @@ class Anything:
         assert path.suffix == ".toml"
         return cls()
 
-    def on(self, master: str) -> Self:
+    def on(self, master: str | None, environment: str | None = None) -> Self:
         return self
 
     def plan(self) -> Plan:

@@ -131,7 +131,7 @@ def test_the_jvm_is_not_started_without_java(monkeypatch: pytest.MonkeyPatch) ->
         launch.start_jvm({}, quiet=True)
 
 
-def test_on_this_machine_delta_reads_logs_in_few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_this_machine_there_are_as_many_tasks_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark
 
     class Started(Exception):
@@ -148,11 +148,16 @@ def test_on_this_machine_delta_reads_logs_in_few_tasks(monkeypatch: pytest.Monke
     key = "spark.databricks.delta.snapshotPartitions"
     with pytest.raises(Started):
         metaq.spark.session(master="local[2]")
-    assert found[key] == str(os.cpu_count()) and found["spark.master"] == "local[2]"
+    assert found[key] == "2" and found["spark.master"] == "local[2]"
+    shuffles = "spark.sql.shuffle.partitions"
+    for master, cores in (("local[2]", 2), ("local[3,1]", 3), ("local", 1), ("local[*]", os.cpu_count())):
+        with pytest.raises(Started):
+            metaq.spark.session(master=master, delta=False)
+        assert found[shuffles] == str(cores), "Spark's own default is 200"
     with pytest.raises(Started):
-        metaq.spark.session(master="local[2]", config={key: "7"})
-    assert found[key] == "7", "the user's setting wins"
+        metaq.spark.session(master="local[2]", config={key: "7", shuffles: "9"})
+    assert (found[key], found[shuffles]) == ("7", "9"), "the user's settings win"
     found.clear()
     with pytest.raises(Started):
         metaq.spark.session(master="spark://host:7077", ship=False)
-    assert key not in found
+    assert key not in found and shuffles not in found

@@ -78,6 +78,9 @@ class Consumption:
 
     def __init__(self, parts: ConsumptionParts) -> None:
         self._parts = parts
+        # A log may begin with records of an Apache broker, whose clock may have been set back. Those that a
+        # master of MetaQ appends are in order.
+        self._ordered_since_ms = parts.clock.now_ms()
 
     @handles(QueryTopicConsumeByWho)
     async def query_topic_consume_by_who(self, command: QueryTopicConsumeByWho, request: Request) -> Response:
@@ -281,6 +284,7 @@ class Consumption:
             before_physical_offset=-1 if before is None else before,
             last_physical_offset=-1 if last is None else last,
             delay_ms=max(self._parts.clock.now_ms() - stored_ms, 0) if stored_ms >= 0 else 0,
+            ordered_since_ms=self._ordered_since_ms,
         )
 
     def _lines(self, command: QueryConsumeQueue) -> bytes:

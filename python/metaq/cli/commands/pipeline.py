@@ -34,6 +34,15 @@ Master = Annotated[
         show_default=False,
     ),
 ]
+Environment = Annotated[
+    str | None,
+    typer.Option(
+        "--environment",
+        help="Archive of `metaq spark pack` for the executors of a cluster (default: the one in the file).",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
 MetricsListen = Annotated[
     str | None,
     typer.Option(
@@ -67,6 +76,7 @@ def run(
     name: Name,
     config: ConfigFile,
     master: Master = None,
+    environment: Environment = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Ask all servers and print the plan; change nothing.")
     ] = False,
@@ -79,7 +89,7 @@ def run(
     """Run a pipeline until it is done, or until Ctrl-C or SIGTERM. The next run continues from there."""
     from metaq.pipelines.run_reports import reported
 
-    pipeline = _load(name, config, master)
+    pipeline = _load(name, config, master, environment)
     if dry_run:
         with _naming(config):
             plan = pipeline.plan()
@@ -128,6 +138,7 @@ def verify(
     name: Name,
     config: ConfigFile,
     master: Master = None,
+    environment: Environment = None,
     limit: Annotated[int, typer.Option("--limit", help="Keys to print for each table.")] = 100,
     wait: Annotated[
         float,
@@ -142,7 +153,7 @@ def verify(
     from metaq.errors import CommandError
     from metaq.pipelines import PIPELINES, Verifiable
 
-    pipeline = _load(name, config, master)
+    pipeline = _load(name, config, master, environment)
     if not isinstance(pipeline, Verifiable):
         able = [other for other, entry in PIPELINES.items() if entry.has_copy]
         raise CommandError(f"{name} has no copy to compare", hint=f"these have one: {', '.join(able)}")
@@ -180,7 +191,7 @@ def reread(
     from metaq.errors import CommandError
     from metaq.pipelines import PIPELINES, Rereadable
 
-    pipeline = _load(name, config, None)
+    pipeline = _load(name, config)
     if not isinstance(pipeline, Rereadable):
         able = [other for other, entry in PIPELINES.items() if entry.reads_again]
         raise CommandError(f"{name} cannot read again", hint=f"these can: {', '.join(able)}")
@@ -189,20 +200,21 @@ def reread(
     print_one(output, {"table": table, "rows": rows, "dry_run": dry_run}, text)
 
 
-def _load(name: str, config: Path, master: str | None) -> Pipeline:
+def _load(name: str, config: Path, master: str | None = None, environment: str | None = None) -> Pipeline:
     from metaq.errors import CommandError
     from metaq.pipelines import PIPELINES, RunsOnSpark, load
 
     _set_up_logging()
     pipeline = load(name).from_file(config)
-    if master is None:
+    if master is None and environment is None:
         return pipeline
     if not isinstance(pipeline, RunsOnSpark):
         able = [other for other, entry in PIPELINES.items() if "spark" in entry.extra]
+        flag = "--environment" if master is None else "--master"
         raise CommandError(
-            f"{name} does not run on Spark and has no --master", hint=f"these do: {', '.join(able)}"
+            f"{name} does not run on Spark and has no {flag}", hint=f"these do: {', '.join(able)}"
         )
-    return pipeline.on(master)
+    return pipeline.on(master, environment)
 
 
 def _set_up_logging() -> None:

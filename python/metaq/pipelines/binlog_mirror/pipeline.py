@@ -24,7 +24,7 @@ from metaq.pipelines.binlog_mirror.verify import Verifier
 from metaq.pipelines.binlog_sync.config import SECTIONS, read_config
 from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_without_head
 from metaq.pipelines.quiet_failures import quiet_failures
-from metaq.pipelines.spark_runtime import QueryStart, run_query, spark_errors, spark_session
+from metaq.pipelines.spark_runtime import QueryStart, retried, run_query, spark_errors, spark_session
 from metaq.pipelines.topic_check import check_topic
 from metaq.pipelines.topic_lag import LagWatch, WatchedTopics, done_offsets, lag_update
 from metaq.spark.source.options import Subscribed
@@ -44,8 +44,8 @@ class BinlogMirror:
         """Raises ConfigError."""
         return cls(read_mirror_config(path, SECTIONS), path)
 
-    def on(self, master: str) -> Self:
-        spark = replace(self._config.spark, master=master)
+    def on(self, master: str | None, environment: str | None = None) -> Self:
+        spark = self._config.spark.on(master, environment)
         return type(self)(replace(self._config, spark=spark), self._file)
 
     def clusters(self) -> list[ClusterUse]:
@@ -127,7 +127,7 @@ class BinlogMirror:
                     raise
 
             writer = (
-                _stream(spark, config)
+                retried(lambda: _stream(spark, config), stop)
                 .writeStream.queryName(f"{NAME} {config.topic}")
                 .option("checkpointLocation", config.checkpoint)
                 .foreachBatch(apply)

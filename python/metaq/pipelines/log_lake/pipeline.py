@@ -23,6 +23,7 @@ from metaq.pipelines.spark_runtime import (
     columns_text,
     count_queues,
     group_offsets,
+    retried,
     run_query,
     spark_errors,
     spark_session,
@@ -47,8 +48,9 @@ class LogLake:
         """Raises ConfigError."""
         return cls(read_lake_config(path))
 
-    def on(self, master: str) -> Self:
-        return type(self)(replace(self._config, spark=replace(self._config.spark, master=master)))
+    def on(self, master: str | None, environment: str | None = None) -> Self:
+        spark = self._config.spark.on(master, environment)
+        return type(self)(replace(self._config, spark=spark))
 
     def clusters(self) -> list[ClusterUse]:
         config = self._config
@@ -114,7 +116,7 @@ class LogLake:
                     "compactions": written.compactions,
                 }
 
-            writer = self._writer(spark).foreachBatch(write)
+            writer = retried(lambda: self._writer(spark), stop).foreachBatch(write)
             start = QueryStart(writer, once=config.once, interval_s=config.interval_s)
             progress = run_query(start, update, report, stop, lag_update(watch))
             commit(start.query)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -21,6 +22,7 @@ from metaq.pipelines.spark_runtime import (
     columns_text,
     count_queues,
     group_offsets,
+    retried,
     run_query,
     spark_errors,
     spark_session,
@@ -51,8 +53,9 @@ class StreamSql:
         """Raises ConfigError."""
         return cls(read_sql_config(path))
 
-    def on(self, master: str) -> Self:
-        return type(self)(replace(self._config, spark=replace(self._config.spark, master=master)))
+    def on(self, master: str | None, environment: str | None = None) -> Self:
+        spark = self._config.spark.on(master, environment)
+        return type(self)(replace(self._config, spark=spark))
 
     def clusters(self) -> list[ClusterUse]:
         """Returns the clusters of its sources and of its sink, each with its topics."""
@@ -186,7 +189,8 @@ class StreamSql:
         try:
             spark.conf.set(_SUBSTITUTES, "false")
             for source in config.sources:
-                view(spark, config, source).createOrReplaceTempView(source.name)
+                rows = retried(partial(view, spark, config, source))
+                rows.createOrReplaceTempView(source.name)
             rows = outgoing(config, self._selected(spark))
             self._check_mode(spark, rows)
             yield rows

@@ -216,6 +216,8 @@ class QueueMeasured(Fields):
     last_physical_offset: Int64 = -1
     delay_ms: Int64 = 0
     """The age of the record at `end_offset`; 0 if there is none."""
+    ordered_since_ms: Int64 = -1
+    """Records of this time or later are in the order of their store times; −1 if that is not known."""
 
 
 class MeasureQueue(

@@ -27,6 +27,7 @@ class Cluster:
         self.bounds = self._admin.offsets.bounds
         self.ends = self._admin.offsets.ends
         self.offsets_at = self._admin.offsets.at_times
+        self.ordered_since = self._admin.offsets.ordered_since
         self.committed = self._admin.offsets.committed
         self.commit = self._admin.offsets.commit
         self.resets = self._admin.offsets.resets

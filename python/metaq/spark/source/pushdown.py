@@ -1,8 +1,9 @@
 """Filters of a query that queues and brokers can apply, so that rows they exclude are never read.
 
 Only exact filters are taken from Spark. Conditions on `storeTimestamp` limit what is read as well, but Spark
-applies them again. A MetaQ broker never stores a message with an earlier time than the one before, but the
-clock of an Apache broker may be set back: so `CLOCK_SLACK_MS` more is read on both sides.
+applies them again. A MetaQ broker never stores a message with an earlier time than the one before, so its
+queues are cut at exactly these times. An Apache broker may do so after its clock was set back: of its
+messages, which a MetaQ broker may have taken over, `CLOCK_SLACK_MS` more are read on both sides.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ class FindsOffsets(Protocol):
     def offsets_at(self, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
         """Returns the offset of the first message that was stored at the time or later."""
 
+    def ordered_since(self, queues: Iterable[Queue]) -> dict[Queue, int]:
+        """Returns since when the messages of queues are in the order of their store times, if it is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
@@ -55,17 +59,30 @@ class Narrowed:
     def cut_times(self, cluster: FindsOffsets, ranges: list[Range]) -> list[Range]:
         """Cuts ranges by the store times, as far as the queues know them."""
         queues = [part.queue for part in ranges if part.length]
+        if self.from_ms is None and self.to_ms is None:
+            return ranges
+        since_ms = cluster.ordered_since(queues)
         starts: Mapping[Queue, int] = {}
         ends: Mapping[Queue, int] = {}
-        if self.from_ms is not None:
-            starts = cluster.offsets_at(dict.fromkeys(queues, max(self.from_ms - CLOCK_SLACK_MS, 0)))
-        if self.to_ms is not None:
+        if (first_ms := self.from_ms) is not None:
+            starts = cluster.offsets_at(
+                {queue: max(first_ms - _slack_ms(first_ms, since_ms.get(queue)), 0) for queue in queues}
+            )
+        if (last_ms := self.to_ms) is not None:
             # Both times are included, so the range ends at the first message that is later.
-            ends = cluster.offsets_at(dict.fromkeys(queues, max(self.to_ms + CLOCK_SLACK_MS + 1, 0)))
+            ends = cluster.offsets_at(
+                {queue: max(last_ms + _slack_ms(last_ms, since_ms.get(queue)) + 1, 0) for queue in queues}
+            )
         return [_cut(part, starts.get(part.queue, 0), ends.get(part.queue, OFFSET_MAX)) for part in ranges]
 
     def filtered(self, options: SourceOptions) -> SourceOptions:
         return options if self.tags is None else replace(options, tags=" || ".join(sorted(self.tags)))
+
+
+def _slack_ms(time_ms: int, ordered_since_ms: int | None) -> int:
+    """Returns how much more is read on a side. Clocks may have been ahead before a queue was in order."""
+    is_ordered = ordered_since_ms is not None and time_ms - CLOCK_SLACK_MS >= ordered_since_ms
+    return 0 if is_ordered else CLOCK_SLACK_MS
 
 
 def _cut(part: Range, from_offset: int, to_offset: int) -> Range:

@@ -234,8 +234,10 @@ def test_a_part_of_a_queue_is_measured(desk: Desk, request_with: Any) -> None:
         return QueueMeasured.parse(answer.header())
 
     now_ms = desk.tables.clock.now_ms()
-    assert told(size_bytes_max=35) == QueueMeasured(5, 30, -1, 100, now_ms - 1_005)
-    assert told(size_bytes_max=-1) == QueueMeasured(2, 0, -1, -1, now_ms - 1_002)
+    since_ms = told().ordered_since_ms
+    assert now_ms - 60_000 < since_ms <= now_ms
+    assert told(size_bytes_max=35) == QueueMeasured(5, 30, -1, 100, now_ms - 1_005, since_ms)
+    assert told(size_bytes_max=-1) == QueueMeasured(2, 0, -1, -1, now_ms - 1_002, since_ms)
     for topic, queue_id, code in (("nothing", 0, 17), ("orders", 7, 29)):
         with pytest.raises(Refused) as refused:
             told(topic, queue_id)

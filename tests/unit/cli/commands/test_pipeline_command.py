@@ -132,14 +132,14 @@ def test_the_list_has_every_pipeline() -> None:
 class Movable(Endless):
     """One whose work Spark does."""
 
-    def __init__(self, master: str = "local") -> None:
-        self._master = master
+    def __init__(self, master: str | None = "local", environment: str | None = None) -> None:
+        self._master, self._environment = master, environment
 
-    def on(self, master: str) -> Movable:
-        return Movable(master)
+    def on(self, master: str | None, environment: str | None = None) -> Movable:
+        return Movable(master, environment)
 
     def plan(self) -> Plan:
-        return Plan({"spark": self._master})
+        return Plan({"spark": self._master, "environment": self._environment})
 
 
 def test_a_master_is_for_those_that_run_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,16 @@ def test_a_master_is_for_those_that_run_on_spark(monkeypatch: pytest.MonkeyPatch
     assert outcome.exit_code != 0
     assert "some does not run on Spark" in str(outcome.exception)
     monkeypatch.setattr(pipelines, "load", lambda name: Movable)
-    assert command(*there)[0].split() == ["spark", "spark://there:7077"]
+    assert command(*there)[0].split()[:2] == ["spark", "spark://there:7077"]
+    packed = (*there, "--environment", "e.tar.gz")
+    assert command(*packed)[0].split() == ["spark", "spark://there:7077", "environment", "e.tar.gz"]
+
+
+def test_an_environment_is_for_those_that_run_on_spark() -> None:
+    outcome = CliRunner().invoke(
+        app, ["pipeline", "run", "some", "--config", "some.toml", "--environment", "e.tar.gz"]
+    )
+    assert "some does not run on Spark and has no --environment" in str(outcome.exception)
 
 
 class Compared(Endless):

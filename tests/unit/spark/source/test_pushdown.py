@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -81,6 +81,13 @@ def test_spark_sends_times_that_are_understood() -> None:
 class Clock:
     """A queue in which one message was stored every second since 1970."""
 
+    def __init__(self, ordered_since_ms: int | None = None) -> None:
+        self._ordered_since_ms = ordered_since_ms
+
+    def ordered_since(self, queues: Iterable[Queue]) -> dict[Queue, int]:
+        since_ms = self._ordered_since_ms
+        return {} if since_ms is None else dict.fromkeys(queues, since_ms)
+
     def offsets_at(self, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
         return {queue: -(-time_ms // 1000) for queue, time_ms in times_ms.items()}
 
@@ -105,6 +112,25 @@ def test_store_times_cut_ranges_with_a_minute_for_clocks_and_spark_applies_them_
     assert left == wanted
     assert narrowed.cut_times(Clock(), [Range(QUEUE, 0, 10_000)]) == [Range(QUEUE, *cut)]
     assert narrowed.cut_times(Clock(), [Range(QUEUE, 5_000, 5_000)]) == [Range(QUEUE, 5_000, 5_000)]
+
+
+@pytest.mark.parametrize(
+    ("ordered_since_s", "cut"),
+    [
+        (0, (3600, 3601)),
+        # A clock that was a minute ahead may have stored messages of this time before the queue was in order.
+        (3540, (3600, 3601)),
+        (3541, (3540, 3661)),
+        (None, (3540, 3661)),
+    ],
+)
+def test_queues_in_order_are_cut_at_exactly_the_time(
+    ordered_since_s: int | None, cut: tuple[int, int]
+) -> None:
+    moment = datetime(1970, 1, 1, 1, tzinfo=UTC)
+    narrowed, _ = narrow(OPTIONS, [EqualTo(("storeTimestamp",), moment)])
+    clock = Clock(None if ordered_since_s is None else ordered_since_s * 1000)
+    assert narrowed.cut_times(clock, [Range(QUEUE, 0, 10_000)]) == [Range(QUEUE, *cut)]
 
 
 @pytest.mark.parametrize(
