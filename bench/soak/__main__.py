@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if chosen.faults:
                 return run_faults(home)
             if chosen.damage and chosen.apache:
-                return run_beside_apache(home, say)
+                return run_beside_apache(home, chosen.trials, say)
             if chosen.damage:
                 return run_damage(home, chosen.trials, chosen.seed, say)
             return run_hostile(home, chosen.seconds or HOSTILE_SECONDS, chosen.seed, say)

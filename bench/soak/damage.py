@@ -49,13 +49,18 @@ def run_damage(home: Path, trials: int | None, seed: int | None, say: Callable[[
     return 1 if new else 0
 
 
-def run_beside_apache(home: Path, say: Callable[[str], None]) -> int:
+def run_beside_apache(home: Path, trials: int | None, say: Callable[[str], None]) -> int:
     """Does the same damage to our group and to Apache's, and prints both tables. Apache's losses do not fail
     the run."""
     failed: list[Outcome] = []
     for title, new_world, groups in (("MetaQ", World, GROUPS), (f"Apache {VERSION}", ApacheWorld, 1)):
         outcomes = run_side_by_side(
-            home / title.split()[0].lower(), COMPARED, say, groups=groups, heal_s=HEAL_S, new_world=new_world
+            home / title.split()[0].lower(),
+            COMPARED[:trials],
+            say,
+            groups=groups,
+            heal_s=HEAL_S,
+            new_world=new_world,
         )
         print(*table(outcomes, title), sep="\n")
         if new_world is World:

@@ -304,7 +304,11 @@ fn a_lost_first_file_is_damaged_and_a_deleted_one_is_not() {
         assert_eq!((store.start_offset(), store.known_damage()), (0, vec![lost]), "at every start");
         assert_eq!(store.damaged_ranges(file_bytes + 7, end), Some(vec![lost]));
         let read = store.get("t", 0, 0, 32, 1 << 20, &Filter::All);
-        assert_eq!((read.status, read.count, read.next_offset), (GetStatus::Damaged, 0, 0), "nobody gets past");
+        assert_eq!(
+            (read.status, read.count, read.next_offset),
+            (GetStatus::Damaged, 0, 0),
+            "nobody gets past"
+        );
         store.close().unwrap();
     }
     repair(&settings, &[(0, file_bytes), (file_bytes, lost.1)], &sound, true);
