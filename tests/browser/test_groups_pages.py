@@ -99,7 +99,8 @@ def test_queues_show_their_owner_or_that_nobody_has_them(page: Page, member: str
 def test_members_with_their_stacks_and_conflicts(page: Page, cluster: Metaq, member: str) -> None:
     page.goto(f"/groups/{RUNNING}/members")
     row = page.locator("tbody tr").filter(has_text=member)
-    expect(row).to_contain_text("JAVA")
+    expect(row).to_contain_text("PYTHON")
+    expect(row).to_contain_text(metaq.__version__)
     expect(row).to_contain_text(f"{TOPIC} *")
     row.get_by_role("link", name=f"Stack of {member}").click()
     stack = page.locator("#drawer pre")

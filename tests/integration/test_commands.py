@@ -44,12 +44,12 @@ def messages(outcome: subprocess.CompletedProcess[str]) -> list[dict[str, object
 
 
 def topics(served: Metaq, *flags: str) -> set[str]:
-    return {topic["name"] for topic in json.loads(served.run("topic", "list", *flags, "-o", "json").stdout)}
+    return {topic["topic"] for topic in json.loads(served.run("topic", "list", *flags, "-o", "json").stdout)}
 
 
 def test_a_topic_lives_and_dies(served: Metaq) -> None:
     created = document(served.run("topic", "create", "Life", "--queues", "3", "-o", "json"))
-    made = {"topic": "Life", "queues": 3, "permission": 6, "brokers": ["broker-a"]}
+    made = {"topic": "Life", "queue_count": 3, "permission": 6, "brokers": ["broker-a"]}
     assert created == {**made, "created": True}
     assert "Life" in topics(served)
     assert "TBW102" not in topics(served)

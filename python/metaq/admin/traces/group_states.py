@@ -11,7 +11,7 @@ from metaq.admin.traces.timelines import GroupState, TimelineEvent, TimelineGrou
 
 _TRIES = ("returned", "retried", "resent", "dead")
 NOT_RECORDED: Final = "no delivery recorded"
-"""A reset, a filter or an expired message may have moved the offset, or the group's consumers do not trace."""
+"""A reset or a filter may have skipped the message, or the group's consumers do not trace."""
 
 
 async def group_state(

@@ -92,9 +92,10 @@ class TimelineGroup:
     """How far a group is with the message.
 
     `consumed` means that a delivery is recorded: it succeeded, or the committed offset is past the message
-    since. `passed` means that the committed offset is past the message and no successful delivery is recorded:
-    the group consumed it without tracing, or a reset or a filter skipped it. `waiting` means that it has not consumed it yet; `filtered` that its tags do not match; `unknown` that the
-    brokers cannot tell, and `reason` says why.
+    since. `passed` means that the committed offset is past the message and that no successful delivery is
+    recorded: the group consumed it without tracing, or a reset or a filter skipped it. `waiting` means that
+    it has not consumed it yet; `filtered` that its tags do not match; `unknown` that the brokers cannot tell.
+    `reason` says why.
     """
 
     group: str

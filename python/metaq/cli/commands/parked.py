@@ -33,15 +33,14 @@ def list_parked(
     output: Output = Format.table,
 ) -> None:
     """List parked messages, oldest first."""
-    from metaq.cli.printing.output import print_json_line, say
+    from metaq.cli.printing.output import Rows
 
-    for name, store in _stores(directory, group):
-        for parked in store.rows():
-            if output is Format.json:
-                print_json_line(_document(name, parked))
-            else:
-                say(_line(name, parked))
-        store.close()
+    with Rows(output, KEYS, _line, empty="nothing is parked here") as rows:
+        for name, store in _stores(directory, group):
+            for parked in store.rows():
+                found = _document(name, parked)
+                rows.print((name, parked), lambda found=found: found)  # type: ignore[misc]
+            store.close()
 
 
 @app.command()
@@ -90,6 +89,12 @@ def _stores(directory: Path | None, group: str | None) -> list[tuple[str, LocalR
     return [(name, LocalRetryStore(path)) for name, path in found.items()]
 
 
+KEYS = (
+    *("group", "number", "id", "topic", "broker", "queue", "queue_offset", "attempts", "error"),
+    *("parked_ms", "due_ms", "body_bytes"),
+)
+
+
 def _document(group: str, parked: StoredRetry) -> dict[str, object]:
     return {
         "group": group,
@@ -107,7 +112,8 @@ def _document(group: str, parked: StoredRetry) -> dict[str, object]:
     }
 
 
-def _line(group: str, parked: StoredRetry) -> str:
+def _line(found: tuple[str, StoredRetry]) -> str:
+    group, parked = found
     topic = parked.record.get("topic", parked.queue_topic)
     error = " ".join(parked.error.split())
     return f"{group} {parked.number} {parked.id} {topic} failed {parked.attempts} times here: {error}"
