@@ -33,7 +33,7 @@ def hanging(server: LocalMetaq, group: str) -> Iterator[tuple[metaq.Client, thre
             goes_on.wait(120)
 
     with metaq.Client(server.nameserver) as client:
-        client.consumer(TOPIC, group=group, start="earliest", threads=1)(ask_the_bank)
+        client.consumer(TOPIC, group=group, start="earliest", concurrency=1)(ask_the_bank)
         client.start()
         try:
             assert hangs.wait(60)

@@ -43,6 +43,7 @@ NOT_HERE = {
     "transaction rollback": "needs an open transaction: test_delayed_and_transaction.py",
     "delayed recall": "needs a delayed message: test_delayed_and_transaction.py",
     "config set": "is `cluster config set`",
+    "config export": "needs the folder of a stopped broker: tests/unit/cli/commands/test_config_export.py",
 }
 SOME = ("send", "tail", "consume", "dlq list")
 """They may print one object per line."""
@@ -69,11 +70,10 @@ class Scene:
 
             client.start()
             wait_until(lambda: admin.dead_letters.counts([GROUP])[0].stored == 3)
-        bundle = str(folder / "bundle.zip")
         self.calls: dict[str, tuple[str, ...]] = {
             "send": (TOPIC, "x"),
             "tail": (TOPIC, "--from", "earliest", "--count", "2"),
-            "consume": (TOPIC, "every-reader", "--from", "earliest", "--count", "2"),
+            "consume": (TOPIC, "--group", "every-reader", "--from", "earliest", "--count", "2"),
             "message trace": (self.id, "--topic", TOPIC),
             "message get": (self.id, "--topic", TOPIC),
             "message find": (TOPIC, "--key", "k1"),
@@ -89,7 +89,7 @@ class Scene:
             "topic list": (TOPIC,),
             "topic show": (TOPIC,),
             "topic update": (TOPIC, "--no-order", "--yes"),
-            "topic limit": (TOPIC, "--messages-per-second", "33333.3"),
+            "topic limit": (TOPIC, "--messages-per-second", "33333"),
             "topic delete": ("every-gone", "--yes"),
             "group list": (GROUP,),
             "group show": (GROUP, "--stacks"),
@@ -97,17 +97,16 @@ class Scene:
             "group update": (GROUP, "--retries", "16", "--yes"),
             "group reset": (GROUP, TOPIC, "--to", "latest", "--yes"),
             "group clone": (GROUP, "every-copy", "--yes"),
-            "group limit": (GROUP, "--messages-per-second", "33333.3"),
+            "group limit": (GROUP, "--messages-per-second", "33333"),
             "group delete": ("every-gone", "--yes"),
             "cluster status": (),
             "cluster connections": (),
-            "cluster support-bundle": (bundle,),
+            "cluster support-bundle": (str(folder / "bundle.zip"),),
             "cluster config get": ("broker-a",),
-            "cluster config set": ("broker-a", "flushDiskType=SYNC_FLUSH"),
+            "cluster config set": ("broker-a", "slow_request_ms=1000"),
             "doctor": (),
             "config get": ("broker-a",),
             "config show": (),
-            "config export": ("--data", str(folder / "data")),
             "top": ("--once",),
             "bench produce": ("every-bench", "--seconds", "1"),
             "bench consume": ("every-bench", "--seconds", "1"),
@@ -143,6 +142,8 @@ def prepared(scene: Scene, metaq: Run, path: str) -> tuple[str, ...]:
         metaq("topic", "create", "every-gone")
     elif path == "group delete":
         metaq("group", "create", "every-gone")
+    elif path == "cluster support-bundle":
+        Path(scene.calls[path][0]).unlink(missing_ok=True)
     elif path.startswith("context"):
         metaq("context", "set", "here", "--namesrv", scene.nameserver)
         metaq("context", "set", "gone", "--namesrv", scene.nameserver)
@@ -193,7 +194,7 @@ def is_json(text: str) -> bool:
 @pytest.mark.parametrize(("kind", "name"), [("topic", TOPIC), ("group", GROUP)])
 def test_a_list_and_a_show_have_the_same_keys(scene: Scene, kind: str, name: str) -> None:
     command = CommandLine(scene.nameserver)
-    [listed] = command.document(kind, "list", name)
+    [listed] = [row for row in command.document(kind, "list", name) if row[kind] == name]
     shown = command.document(kind, "show", name)
     assert listed[kind] == shown[kind] == name
     same = listed.keys() & shown.keys()
@@ -207,7 +208,7 @@ def test_no_letters_are_an_empty_list(scene: Scene, metaq: Run) -> None:
     assert metaq("dlq", "list", "lives", "-o", "csv").stdout.startswith("topic,broker,")
     assert metaq("dlq", "list", "lives").stdout == "lives has no dead letters to send again\n"
     letters = json.loads(metaq("dlq", "list", GROUP, "--all", "-o", "json").stdout)
-    assert len(letters) >= 3 and {letter["reason"] for letter in letters} == {"Reject: no stock"}
+    assert len(letters) >= 3 and {letter["reason"] for letter in letters} == {"no stock"}
 
 
 def test_nothing_found_has_a_code_of_its_own(scene: Scene, served: Metaq) -> None:

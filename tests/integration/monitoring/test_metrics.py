@@ -107,7 +107,7 @@ def test_dead_letters_are_no_lag_of_their_group(served: Metaq) -> None:
     ):
         admin.topics.create(topic, queues=1)
 
-        @client.consumer(topic, group=group, start="earliest", threads=1)
+        @client.consumer(topic, group=group, start="earliest", concurrency=1)
         def reject(message: metaq.Message) -> None:
             received.append(message.body)
             raise metaq.Reject("no stock")

@@ -50,7 +50,7 @@ impl Broker {
     }
 
     /// The queues in which a group was given messages that it has not committed: the topic, the queue, the offset after
-    /// the last one, and the committed offset, if there is one. Looks at so many queues at most.
+    /// the last one, and the committed offset if it has one. Looks at no more than `queues_max` queues.
     pub fn unsettled(&self, group: &str, queues_max: usize) -> Vec<(String, i32, i64, Option<i64>)> {
         let policy = self.policy.read();
         let mut found = Vec::new();

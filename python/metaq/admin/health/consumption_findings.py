@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any, Final
 
-from metaq.admin.health.results import Finding
+from metaq.admin.health.results import Finding, FindingFields
 from metaq.admin.health.state import BrokerState, ClusterState
 from metaq.counts import counted, some
 from metaq.protocol.commands.health import Backlog, backlog_weight
@@ -119,7 +119,7 @@ def _of_abandoned(backlogs: list[Backlog]) -> Finding:
         f"{counted(len(groups), 'group')} without consumers {'has' if len(groups) == 1 else 'have'} small "
         f"backlogs of {counted(messages, 'message')} in all: {some(groups, 3)}."
     )
-    fields = {"groups": len(groups), "messages": messages, "names": some(groups, 3)}
+    fields: FindingFields = {"groups": len(groups), "messages": messages, "names": some(groups, 3)}
     return Finding("info", "groups-abandoned", groups[0], text, "metaq group list", fields=fields)
 
 

@@ -237,8 +237,8 @@ class DeadLetters:
                         break
 
     async def _pass_resent(self, group: str, queues: set[Queue]) -> None:
-        """Moves the group's place past the first letters that were all sent again, so that they no longer
-        count. A failure is no error: the letters were sent, and the next resend does it."""
+        """Moves the group's place past the letters at its front that were sent again, so that they no longer
+        count. It logs a failure: the letters were sent, and the next resend moves the place."""
         try:
             for cursor in await self._cursors(group, resent=False):
                 if cursor.queue not in queues:

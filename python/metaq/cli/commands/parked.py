@@ -57,7 +57,8 @@ def replay(
 
     The group's consumer on this machine takes them at once, or when it starts.
     """
-    from metaq.cli.printing.output import print_json
+    from metaq.cli.printing.output import print_one
+    from metaq.counts import counted
     from metaq.errors import CommandError
 
     count = 0
@@ -66,10 +67,8 @@ def replay(
         store.close()
     if number and count < len(number):
         raise CommandError(f"{len(number) - count} of these numbers are not parked for {group}")
-    if output is Format.json:
-        print_json({"group": group, "replayed": count})
-    else:
-        typer.echo(f"{count} parked messages of {group} are due now")
+    text = f"{counted(count, 'parked message')} of {group} {'is' if count == 1 else 'are'} due now"
+    print_one(output, {"group": group, "replayed": count}, text)
 
 
 def _stores(directory: Path | None, group: str | None) -> list[tuple[str, LocalRetryStore]]:

@@ -127,6 +127,8 @@ def rounded(value: Any) -> Any:
         return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [rounded(one) for one in value]
+    if isinstance(value, msgspec.Struct):
+        return rounded(msgspec.structs.asdict(value))
     if is_dataclass(value) and not isinstance(value, type):
         return rounded({field.name: getattr(value, field.name) for field in fields(value)})
     return value
