@@ -11,7 +11,9 @@ import threading
 import pytest
 
 import metaq
+import metaq.aio
 from metaq.admin import Admin
+from metaq.cli.exits import NOT_FOUND
 from metaq.client.session.routes import Queue
 from tests.support.invoking import CommandLine, cells
 from tests.support.metaq import Metaq
@@ -134,6 +136,13 @@ def test_stacks_begin_with_the_handlers_that_are_stuck(served: Metaq, command: C
         while not lets_go.is_set():
             await asyncio.sleep(0.05)
 
+    async def consume_with_tasks() -> None:
+        async with metaq.aio.Client(served.nameserver) as client:
+            client.consumer("Stuck", group="StuckTasks", start="earliest")(asks_the_bank)
+            await client.start()
+            while not lets_go.is_set():
+                await asyncio.sleep(0.05)
+
     def stacks(group: str) -> str:
         return command.printed("group", "show", group, "--stacks")
 
@@ -146,10 +155,14 @@ def test_stacks_begin_with_the_handlers_that_are_stuck(served: Metaq, command: C
             stuck.wait(60)
             threads = stacks("StuckThreads")
             raw = command.document("group", "show", "StuckThreads", "--stacks")["members"][0]["stack"]
-            client.consumer("Stuck", group="StuckTasks", start="earliest")(asks_the_bank)
-            wait_until(lambda: "3 busy handlers" in stacks("StuckTasks"), interval_s=0.2)
-            tasks = stacks("StuckTasks")
             lets_go.set()
+        lets_go.clear()
+        consuming = threading.Thread(target=lambda: asyncio.run(consume_with_tasks()))
+        consuming.start()
+        wait_until(lambda: "3 busy handlers" in stacks("StuckTasks"), interval_s=0.2)
+        tasks = stacks("StuckTasks")
+        lets_go.set()
+        consuming.join()
     finally:
         lets_go.set()
     for printed, group, culprit in (
@@ -268,5 +281,5 @@ def test_no_server_is_one_error(arguments: tuple[str, ...]) -> None:
 
 def test_a_process_prints_errors_as_json(served: Metaq) -> None:
     missing = served.run("group", "show", "Nobody", "-o", "json")
-    assert (missing.returncode, missing.stdout) == (1, "")
+    assert (missing.returncode, missing.stdout) == (NOT_FOUND, "")
     assert json.loads(missing.stderr)["error"]["message"] == "group Nobody does not exist"

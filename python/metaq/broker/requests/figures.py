@@ -144,7 +144,7 @@ class Figures:
     def _progress(
         self, line: GroupLine, subscribed: frozenset[str], rates: Rates | None
     ) -> tuple[GroupLine, int]:
-        # A group commits an offset among its dead letters when they are sent again. That is no lag.
+        # A resend commits an offset among the dead letters, which is not lag.
         letters = names.dead_letter_topic(line.name)
         topics = [topic for topic in self._parts.plane.topics_of_group(line.name) if topic != letters]
         if subscribed:
