@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from metaq.cli import app
+from metaq.cli.exits import NOT_FOUND
 from metaq.errors import MetaqError
 from metaq.protocol.command import Command
 from metaq.protocol.commands.routes import GetKeyValue, PutKeyValue, ValueOfKey
@@ -72,7 +73,7 @@ def test_deleting_asks_first(served: Metaq) -> None:
 )
 def test_a_topic_that_is_not_there(served: Metaq, arguments: tuple[str, ...]) -> None:
     outcome = served.run(*arguments)
-    assert outcome.returncode == 1
+    assert outcome.returncode == NOT_FOUND
     assert outcome.stderr.startswith("metaq: topic None does not exist; `metaq topic create None` creates it")
     assert outcome.stderr.count("\n") == outcome.stderr.count("metaq topic list") == 1
 
@@ -221,7 +222,7 @@ def test_a_group_is_reset_after_a_look_and_a_question(served: Metaq) -> None:
         invoked(served, "send", "Reset", f"m{number}", "--queue", "0")
     reset = ("group", "reset", "Mover", "Reset", "--to")
     missing = served.run(*reset, "latest", "--yes")
-    assert missing.returncode == 1
+    assert missing.returncode == NOT_FOUND
     assert missing.stderr.startswith("metaq: group Mover does not exist; ")
     invoked(served, "group", "limit", "Mover", "--create")
     plan = {"broker": "broker-a", "queue": 0, "committed": None, "new": 3}

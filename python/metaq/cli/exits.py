@@ -45,7 +45,7 @@ def run_to_exit(app: typer.Typer) -> NoReturn:
     except MetaqError as error:
         # The text of some errors ends with their hint.
         text = error.args[0] if error.args else str(error)
-        fail(text, error.hint, _code_of(error), type(error).__name__)
+        fail(text, error.hint, code_of(error), type(error).__name__)
     except PermissionError as error:
         from metaq.private_files import whose
 
@@ -72,7 +72,8 @@ def run_to_exit(app: typer.Typer) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _code_of(error: MetaqError) -> int:
+def code_of(error: MetaqError) -> int:
+    """Returns the exit code for an error."""
     if isinstance(error, ConfigError):
         return WRONG_USE
     # A topic may have no route for a moment; that can be tried again.

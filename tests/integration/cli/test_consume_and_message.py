@@ -65,9 +65,9 @@ def test_each_printed_message_is_acknowledged(served: Metaq, command: CommandLin
 def test_rejected_messages_are_dead_letters(command: CommandLine, topic: str) -> None:
     group = f"G_{topic}"
     command.printed("consume", topic, "--group", group, "--count", "2", "--reject")
-    letters = command.printed("dlq", "list", group, "-o", "json").splitlines()
-    assert [json.loads(letter)["body"] for letter in letters] == ["m1", "m2"]
-    assert {json.loads(letter)["reason"] for letter in letters} == {"rejected with metaq consume --reject"}
+    letters = command.document("dlq", "list", group)
+    assert [letter["body"] for letter in letters] == ["m1", "m2"]
+    assert {letter["reason"] for letter in letters} == {"rejected with metaq consume --reject"}
 
 
 def test_filters_and_templates(command: CommandLine, topic: str) -> None:
