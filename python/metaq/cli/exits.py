@@ -5,7 +5,7 @@
 | 0 | done |
 | 1 | it failed, or was answered no |
 | 2 | a flag, an argument or a setting is wrong |
-| 3 | the topic, group or message does not exist, or a search found nothing |
+| 3 | the topic, group, message or cluster does not exist, or a search found nothing |
 | 10 | the cluster is not healthy (`metaq cluster status`, `metaq doctor`) |
 | 130 | Ctrl-C |
 """

@@ -13,6 +13,7 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
+from metaq.cli.exits import NOT_FOUND
 from metaq.errors import NoSuchMessage
 from tests.support.invoking import CommandLine, cells
 from tests.support.metaq import COMMAND, Metaq
@@ -192,7 +193,8 @@ def test_messages_are_found(command: CommandLine, topic: str) -> None:
         "broker-a:0:0" in row and "m1" in row
         for row in cells(command.printed("message", "find", topic, "--key", "k"))
     )
-    assert command.document("message", "find", topic, "--time", "-2h", "--to", "-1h") == []
+    nothing = command.invoke("message", "find", topic, "--time", "-2h", "--to", "-1h", "-o", "json")
+    assert (nothing.stdout, nothing.exit_code) == ("[]\n", NOT_FOUND)
     assert command.printed("message", "find", topic, "--key", "no") == f"no message of {topic} was found\n"
     assert "nothing to search for" in str(command.refused("message", "find", topic))
     assert "is not a time" in str(command.refused("message", "find", topic, "--time", "7"))

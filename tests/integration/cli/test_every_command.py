@@ -199,7 +199,9 @@ def test_a_list_and_a_show_have_the_same_keys(scene: Scene, kind: str, name: str
     assert listed[kind] == shown[kind] == name
     same = listed.keys() & shown.keys()
     assert {kind, "kind", "brokers"} <= same
-    assert {key: type(listed[key]) for key in same} == {key: type(shown[key]) for key in same}
+    for key in same:
+        # A lag may be unknown in one of them.
+        assert None in (listed[key], shown[key]) or type(listed[key]) is type(shown[key]), key
 
 
 def test_no_letters_are_an_empty_list(scene: Scene, metaq: Run) -> None:
