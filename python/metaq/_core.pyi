@@ -414,6 +414,9 @@ class BrokerPlane:
         """All of them. The cost grows with the broker: for work off the event loop."""
     def offsets_of(self, group: str, topic: str) -> dict[int, int]:
         """Queue → the committed offset of one group in one topic."""
+    def unsettled(self, group: str, queues_max: int) -> list[tuple[str, int, int, int | None]]:
+        """Queues in which the group was given messages that it has not committed: topic, queue, the offset
+        after the last one, and the committed offset if it has one. Looks at no more than `queues_max`."""
     def topics_of_group(self, group: str) -> list[str]:
         """The topics in which the group has committed offsets, in order."""
     def groups_of_topic(self, topic: str) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 
 from metaq._core import Record
 from metaq.admin import READ, WRITE, Admin
+from metaq.cli.exits import NOT_FOUND, code_of
 from metaq.errors import MetaqError, explained
 from metaq.protocol.commands.messages import ConsumerSendMsgBack
 from tests.support.broker_cluster import connected
@@ -33,7 +34,8 @@ def run(served: Metaq, *arguments: str) -> Outcome:
     result = CommandLine(served.nameserver).invoke(*arguments)
     error = result.exception
     stderr = f"metaq: {explained(error)}" if isinstance(error, MetaqError) else result.stderr
-    return Outcome(result.exit_code, result.stdout, stderr)
+    code = code_of(error) if isinstance(error, MetaqError) else result.exit_code
+    return Outcome(code, result.stdout, stderr)
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def retried(served: Metaq, group: str) -> list[Record]:
 def listed(served: Metaq, group: str, *more: str) -> list[dict[str, object]]:
     outcome = run(served, "dlq", "list", group, "-o", "json", *more)
     assert outcome.returncode == 0, outcome.stderr
-    return [json.loads(line) for line in outcome.stdout.splitlines()]
+    return list(json.loads(outcome.stdout))
 
 
 def test_all_are_sent_again_once(served: Metaq, group: str) -> None:
@@ -135,7 +137,7 @@ def test_a_wrong_id(served: Metaq, group: str) -> None:
     assert wrong["id"] == "nonsense" and "metaq dlq list" in wrong["error"]
     assert (right["offset_id"], right["error"]) == (letters[0]["offset_id"], None)
     outcome = run(served, "dlq", "show", group, "0" * 32)
-    assert outcome.returncode == 1 and "metaq dlq list" in outcome.stderr
+    assert outcome.returncode == NOT_FOUND and "metaq dlq list" in outcome.stderr
 
 
 def check_planted_links(served: Metaq, group: str, folder: Path, letters: str) -> None:
@@ -167,7 +169,7 @@ def test_one_is_shown_and_all_are_exported(served: Metaq, group: str, tmp_path: 
     on_stdout = run(served, "dlq", "export", group, "-").stdout
     assert on_stdout == file.read_text()
     before = file.read_text()
-    assert run(served, "dlq", "export", "nobody_here", str(file)).returncode == 1
+    assert run(served, "dlq", "export", "nobody_here", str(file)).returncode == NOT_FOUND
     assert file.read_text() == before, "a failure leaves the older file"
     assert list(tmp_path.iterdir()) == [file]
     check_planted_links(served, group, tmp_path / "shared", before)
@@ -214,6 +216,6 @@ def test_a_group_without_any(served: Metaq, group: str) -> None:
     assert run(served, "dlq", "resend", "Clean").stdout == "0 dead letters of Clean sent again\n"
     for command in (("list",), ("resend",), ("export", "-"), ("show", "0" * 32)):
         outcome = run(served, "dlq", command[0], group.lower(), *command[1:])
-        assert outcome.returncode == 1
+        assert outcome.returncode == NOT_FOUND
         # Groups of other tests have random names, which may be similar; the nearest comes first.
         assert outcome.stderr.startswith(f"metaq: group {group.lower()} does not exist; did you mean {group}")

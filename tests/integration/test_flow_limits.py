@@ -11,6 +11,7 @@ import pytest
 import metaq
 from metaq._core import Clock
 from metaq.broker import Broker
+from metaq.cli.exits import NOT_FOUND
 from metaq.protocol.bodies import KVTable, SubscriptionGroupConfig
 from metaq.protocol.commands.admin import GetBrokerRuntimeInfo
 from metaq.protocol.commands.groups import UpdateAndCreateSubscriptionGroup
@@ -147,7 +148,7 @@ def test_the_commands_set_show_and_take_away_limits(served: Metaq) -> None:
 
 def test_the_commands_limit_groups(served: Metaq) -> None:
     missing = served.run("group", "limit", "Shaved")
-    assert missing.returncode == 1
+    assert missing.returncode == NOT_FOUND
     assert missing.stderr.startswith("metaq: group Shaved does not exist; ")
     limit = ("group", "limit", "Shaved", "--messages-per-second", "80000")
     row = {"broker": "broker-a", "messages_per_second": 80_000, "bytes_per_second": None}

@@ -132,7 +132,7 @@ def assert_resent(clients: Clients, consumer: PushConsumer, topic: str, group: s
     consumer.stop()
     successor = clients.push_consumer(topic, group=group, fails=False)
     listed = run("dlq", "list", group, "-o", "json", METAQ_NAMESRV=clients.cluster.namesrv)
-    assert [json.loads(line)["origin_topic"] for line in listed.stdout.splitlines()] == [topic], listed.stderr
+    assert [letter["origin_topic"] for letter in json.loads(listed.stdout)] == [topic], listed.stderr
     resent = run("dlq", "resend", group, METAQ_NAMESRV=clients.cluster.namesrv)
     assert resent.returncode == 0, resent.stderr
     (again,) = wait_for_bodies([successor], ["poison"])

@@ -72,7 +72,7 @@ def test_messages_of_java_are_consumed_given_up_and_sent_again(java: Clients) ->
     assert [message["body"] for message in lines(command.printed(*consume, "--count", "2"))] == ["m0", "m1"]
     command.printed(*consume, "--count", "1", "--reject")
     [letter] = eventually(
-        lambda: lines(command.printed("dlq", "list", group, "-o", "json")),
+        lambda: command.document("dlq", "list", group),
         lambda found: len(found) == 1,
         60,
         "one dead letter",

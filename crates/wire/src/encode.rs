@@ -3,7 +3,7 @@
 use crate::bytes::find_unescaped;
 use crate::error::WireError;
 use crate::frame::{Encoding, FRAME_BYTES_MAX};
-use crate::header::{FLAG_RESPONSE, Header, LANGUAGE_JAVA};
+use crate::header::{FLAG_RESPONSE, Header, LANGUAGE_JAVA, language_name};
 
 /// The version number that clients see: that of RocketMQ 5.5.0, whose behaviour we follow.
 pub const WIRE_VERSION: i32 = 513;
@@ -44,6 +44,19 @@ impl<'a> FrameEncoder<'a> {
     }
 
     pub fn request(out: &'a mut Vec<u8>, encoding: Encoding, code: i32, opaque: i32, flag: i32) -> Self {
+        FrameEncoder::request_in(out, encoding, LANGUAGE_JAVA, code, opaque, flag)
+    }
+
+    /// A request that says in which language its sender is written. Brokers list it beside connected clients.
+    #[inline]
+    pub fn request_in(
+        out: &'a mut Vec<u8>,
+        encoding: Encoding,
+        language: u8,
+        code: i32,
+        opaque: i32,
+        flag: i32,
+    ) -> Self {
         let start = out.len();
         // Enough for nearly every header.
         out.reserve(256);
@@ -54,7 +67,9 @@ impl<'a> FrameEncoder<'a> {
                 push_integer(out, code);
                 out.extend_from_slice(b",\"flag\":");
                 push_integer(out, flag);
-                out.extend_from_slice(b",\"language\":\"JAVA\",\"opaque\":");
+                out.extend_from_slice(b",\"language\":\"");
+                out.extend_from_slice(language_name(language).as_bytes());
+                out.extend_from_slice(b"\",\"opaque\":");
                 push_integer(out, opaque);
                 out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
                 push_integer(out, WIRE_VERSION);
@@ -62,7 +77,7 @@ impl<'a> FrameEncoder<'a> {
             Encoding::Binary => {
                 // This encoding has 16 bits for code and version.
                 out.extend_from_slice(&(code as i16).to_be_bytes());
-                out.push(LANGUAGE_JAVA);
+                out.push(language);
                 out.extend_from_slice(&(WIRE_VERSION as i16).to_be_bytes());
                 out.extend_from_slice(&opaque.to_be_bytes());
                 out.extend_from_slice(&flag.to_be_bytes());

@@ -19,8 +19,15 @@ pub const LANGUAGES: [&str; 14] = [
     "RUST", "NODE_JS",
 ];
 pub const LANGUAGE_JAVA: u8 = 0;
+pub const LANGUAGE_PYTHON: u8 = 3;
 /// Stands for unknown languages.
 pub const LANGUAGE_OTHER: u8 = 7;
+
+/// The name of a language code. Unknown codes are `OTHER`.
+#[inline]
+pub fn language_name(code: u8) -> &'static str {
+    LANGUAGES.get(usize::from(code)).copied().unwrap_or("OTHER")
+}
 
 /// A decoded header. Its fields stay in the buffer and are decoded on use; parsing has checked them.
 #[derive(Clone, Debug)]
@@ -62,7 +69,7 @@ impl<'a> Header<'a> {
     }
 
     pub fn language_name(&self) -> &'static str {
-        LANGUAGES.get(usize::from(self.language)).copied().unwrap_or("OTHER")
+        language_name(self.language)
     }
 
     /// Name and value of every field, in wire order, without fields that are null. Borrows from the buffer unless an

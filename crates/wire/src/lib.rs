@@ -35,7 +35,7 @@ pub use checksum::{CHECKSUM_BYTES, CHECKSUM_NAME, Coverage};
 pub use encode::{FrameEncoder, WIRE_VERSION};
 pub use error::WireError;
 pub use frame::{Announced, Encoding, FRAME_BYTES_MAX, Frame, announced, next_frame};
-pub use header::{FLAG_ONEWAY, FLAG_RESPONSE, Header};
+pub use header::{FLAG_ONEWAY, FLAG_RESPONSE, Header, LANGUAGE_PYTHON};
 pub use hot::{EndTransactionHeader, PullHeader, QueueHeader, SendHeader};
 pub use ids::{MessageIds, parse_message_id};
 pub use properties::{java_hash, tag_code};

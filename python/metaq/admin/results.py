@@ -120,6 +120,10 @@ class TopicFigures:
     """Over the last minute."""
     messages_out_per_second: float | None
     """Taken by all groups together."""
+    waiting_letters: int | None = None
+    """Dead letters that were not sent again; None for topics of other kinds, or if a broker does not tell."""
+    waiting_since_ms: int | None = None
+    """When the oldest of these was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +234,7 @@ class Member:
     address: str
     language: str
     version: str
+    """The client's own version if it tells it, as MetaQ's clients do; else the one of RocketMQ's protocol."""
     brokers: tuple[str, ...]
     """The brokers that it is connected to."""
 
@@ -539,6 +544,7 @@ class ConnectedClient:
     address: str
     language: str
     version: str
+    """The client's own version if it tells it, as MetaQ's clients do; else the one of RocketMQ's protocol."""
     brokers: tuple[str, ...]
     """The brokers that it is connected to."""
     heartbeat_ms: int | None = None

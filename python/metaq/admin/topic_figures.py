@@ -21,9 +21,15 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.admin import ViewBrokerStatsData
 from metaq.protocol.commands.figures import PAGE_MAX, GetTopicFigures, TopicLine, TopicLines
 from metaq.protocol.commands.groups import QueryTopicConsumeByWho
-from metaq.protocol.commands.offsets import GetEarliestMessageStoreTime, StoreTime
+from metaq.protocol.commands.offsets import (
+    GetEarliestMessageStoreTime,
+    QueryConsumerOffset,
+    QueueOffset,
+    StoreTime,
+)
 from metaq.protocol.commands.topics import GetAllTopicConfig, GetTopicConfig, GetTopicStatsInfo, TopicPage
 from metaq.protocol.errors import ProtocolError
+from metaq.protocol.names import DEAD_LETTER_PREFIX
 
 PAGES_MAX: Final = 1_000
 JOINED_AT_ONCE: Final = 500
@@ -175,10 +181,36 @@ async def _one_by_one(
         reply = await calls.ask(broker, GetTopicStatsInfo(topic=name), accept=(gone,))
         if advance is not None:
             advance(1)
-        return None if reply.code == gone else _line(by_name[name], _Stats.decode(reply.body))
+        if reply.code == gone:
+            return None
+        stats = _Stats.decode(reply.body)
+        line = _line(by_name[name], stats)
+        if name.startswith(DEAD_LETTER_PREFIX):
+            line.waiting = await _waiting(calls, broker, name, stats)
+        return line
 
     lines = await in_parallel(by_name, one)
     return {name: line for name, line in lines.items() if line is not None}
+
+
+async def _waiting(calls: Calls, broker: str, topic: str, stats: _Stats) -> int:
+    """Counts the dead letters that were not sent again, with a request for each queue."""
+    group = topic.removeprefix(DEAD_LETTER_PREFIX)
+    nothing = ResponseCode.QUERY_NOT_FOUND
+
+    async def one(queue_id: int) -> int:
+        command = QueryConsumerOffset(
+            consumer_group=group, topic=topic, queue_id=queue_id, set_zero_if_not_found=False
+        )
+        reply = await calls.ask(broker, command, accept=(nothing,))
+        return 0 if reply.code == nothing else reply.header(QueueOffset).queue_offset
+
+    places = {queue.queue_id: place for queue, place in stats.offset_table.items() if _messages(place) > 0}
+    committed = await in_parallel(places, one)
+    return sum(
+        max(place.max_offset - max(place.min_offset, committed[queue_id]), 0)
+        for queue_id, place in places.items()
+    )
 
 
 async def _config_pages(calls: Calls, broker: str) -> AsyncIterator[dict[str, TopicConfig]]:
@@ -275,6 +307,10 @@ def _joined(
         max(last) if last and is_known else None,
         total([line.in_per_second for line in parts]),
         total([line.out_per_second for line in parts]),
+        sum(line.waiting or 0 for line in parts)
+        if is_known and all(line.waiting is not None for line in parts)
+        else None,
+        min((line.waiting_since_ms for line in parts if line.waiting_since_ms is not None), default=None),
     )
 
 

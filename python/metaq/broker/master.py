@@ -15,6 +15,7 @@ from typing import Final
 from metaq._core import BrokerPlane
 from metaq.broker.background.housekeeping import Housekeeping
 from metaq.broker.background.rebalance_notices import Notices
+from metaq.broker.background.stuck_queues import StuckQueues
 from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.background.vanished_owners import VanishedOwners
 from metaq.broker.node import Node
@@ -89,6 +90,7 @@ class Master:
             lambda: self.admin.permission,
             None if self.apache_slaves is None else self.apache_slaves.port,
         )
+        self.stuck_queues = StuckQueues(self.plane, node.clients, self.state.groups, node.clock)
         self.handlers.add(
             HealthRequests(
                 HealthParts(
@@ -98,10 +100,11 @@ class Master:
                     lambda: self.registration.registered,
                     lambda: self.admin.permission,
                     is_master=True,
+                    stuck_queues=self.stuck_queues,
                 )
             )
         )
-        self.housekeeping = Housekeeping(node, self.state, self.transactions)
+        self.housekeeping = Housekeeping(node, self.state, self.transactions, self.stuck_queues)
 
     async def start(self) -> None:
         """Loads everything and serves requests from then on. Raises MetadataDamaged or OSError.
@@ -163,6 +166,7 @@ class Master:
         """Does all work that is due after a clock jump at once, instead of a little later."""
         await self.housekeeping.look()
         await self.transactions.check()
+        await self.stuck_queues.look()
         if not await asyncio.to_thread(self.plane.catch_up, CATCH_UP_TIMEOUT_MS):
             _log.warning("not everything that is due by the moved clock has been delivered yet")
 

@@ -5,6 +5,7 @@
 | 0 | done |
 | 1 | it failed, or was answered no |
 | 2 | a flag, an argument or a setting is wrong |
+| 3 | the topic, group, message or cluster does not exist, or a search found nothing |
 | 10 | the cluster is not healthy (`metaq cluster status`, `metaq doctor`) |
 | 130 | Ctrl-C |
 """
@@ -16,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from metaq.cli.invocation import Format, current
-from metaq.errors import ConfigError, MetaqError
+from metaq.errors import ConfigError, MetaqError, NoRoute, NoSuchGroup, NoSuchMessage
 
 if TYPE_CHECKING:
     import typer
@@ -25,6 +26,7 @@ COMPLETING: Final = "_METAQ_COMPLETE"
 """Shells set this variable when they ask for words; `metaq completion` makes them do so."""
 FAILED: Final = 1
 WRONG_USE: Final = 2
+NOT_FOUND: Final = 3
 UNHEALTHY: Final = 10
 INTERRUPTED: Final = 130
 
@@ -43,7 +45,7 @@ def run_to_exit(app: typer.Typer) -> NoReturn:
     except MetaqError as error:
         # The text of some errors ends with their hint.
         text = error.args[0] if error.args else str(error)
-        fail(text, error.hint, WRONG_USE if isinstance(error, ConfigError) else FAILED, type(error).__name__)
+        fail(text, error.hint, code_of(error), type(error).__name__)
     except PermissionError as error:
         from metaq.private_files import whose
 
@@ -68,6 +70,15 @@ def run_to_exit(app: typer.Typer) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def code_of(error: MetaqError) -> int:
+    """Returns the exit code for an error."""
+    if isinstance(error, ConfigError):
+        return WRONG_USE
+    # A topic may have no route for a moment; that can be tried again.
+    is_missing = isinstance(error, NoSuchGroup | NoSuchMessage | NoRoute) and not error.retriable
+    return NOT_FOUND if is_missing else FAILED
 
 
 def fail(text: str, hint: str, code: int, kind: str) -> NoReturn:

@@ -266,6 +266,9 @@ class HeartbeatData(Body):
     objects_max: ClassVar[int | None] = OBJECTS_MAX
 
     client_id: ShortText = msgspec.field(default_factory=lambda: "", name="clientID")
+    client_version: ShortText | None = None
+    """The version of the client's own software, which only MetaQ's clients tell. The version in the header is
+    the one of RocketMQ's protocol."""
     consumer_data_set: FewRows[ConsumerData] = always(factory=_sequence)
     heartbeat_fingerprint: Int32 = always(0)
     producer_data_set: FewRows[ProducerData] = always(factory=_sequence)
@@ -301,6 +304,7 @@ class LockBatchResponseBody(Body):
 class Connection(Body):
     client_addr: ShortText = always("")
     client_id: ShortText = always("")
+    client_version: ShortText | None = None
     language: ShortText = always("OTHER")
     version: Int32 = always(0)
 
@@ -430,6 +434,7 @@ class ConsumeMessageDirectlyResult(Body):
 
 class ProducerInfo(Body):
     client_id: ShortText = always("")
+    client_version: ShortText | None = None
     language: ShortText = always("OTHER")
     last_update_timestamp: Int64 = always(0)
     remote_ip: ShortText = msgspec.field(default_factory=lambda: "", name="remoteIP")

@@ -21,7 +21,7 @@ def test_a_topic_is_created_updated_and_deleted(cluster: Served, admin: Admin, c
     differs = command.refused("topic", "create", topic, "--queues", "1")
     assert differs.args[0] == f"topic {topic} exists on {BROKER} with queues 2, not 1"
     [row] = command.document("topic", "list", topic)
-    assert (row["queues"], row["messages"], row["brokers"]) == (2, 3, [BROKER])
+    assert (row["queue_count"], row["messages"], row["brokers"]) == (2, 3, [BROKER])
     grown = command.document("topic", "update", topic, "--queues", "4", "--write-queues", "3")
     assert [(on["read_queues"], on["write_queues"]) for on in grown["settings"]] == [(4, 3)]
     asked = command.invoke("topic", "update", topic, "--queues", "3", text="n\n")
@@ -39,7 +39,7 @@ def test_a_group_is_created_cloned_and_deleted(cluster: Served, admin: Admin, co
     assert command.document("group", "create", group, "--retries", "4")["created"] is False
     admin.offsets.commit(group, {Queue(topic, BROKER, 0): 2, Queue(topic, BROKER, 1): 0})
     command.printed("group", "clone", group, copy, "--yes")
-    names = [row["name"] for row in command.document("group", "list", "--all") if row["lag"] == 3]
+    names = [row["group"] for row in command.document("group", "list", "--all") if row["lag"] == 3]
     assert {group, copy} <= set(names)
     shown = command.document("group", "show", copy)
     assert (shown["lag"], shown["settings"][0]["retries"], shown["members"]) == (3, 4, [])

@@ -56,7 +56,7 @@ def test_topics_and_their_queues(
     cluster: Served, admin: Admin, mqadmin: Mqadmin, command: CommandLine
 ) -> None:
     topic = filled(cluster, admin, queues=2, messages=3)
-    listed = {row["name"] for row in command.document("topic", "list", "--all")}
+    listed = {row["topic"] for row in command.document("topic", "list", "--all")}
     assert listed == {name for (name,) in mqadmin.rows("topicList", r"([%\w-]+)$")}
     queues = [
         (queue["broker"], str(queue["queue"]), str(queue["min_offset"]), str(queue["max_offset"]))

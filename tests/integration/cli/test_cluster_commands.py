@@ -180,7 +180,7 @@ def test_consumption_is_judged(served: Metaq, metaq: Run) -> None:
         pass
     found = document(metaq("doctor", "-o", "json"))
     [letters] = [finding for finding in found["findings"] if finding["kind"] == "dead-letters"]
-    assert letters["text"] == "Weary has 1 dead letter."
+    assert letters["text"] == "Weary has 1 dead letter that was not sent again."
     assert letters["command"] == "metaq dlq list Weary" and letters["severity"] == "warning"
     assert letters["since_ms"] > 0
     assert "→ metaq dlq list Weary" in metaq("doctor").stdout

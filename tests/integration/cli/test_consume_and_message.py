@@ -13,6 +13,7 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
+from metaq.cli.exits import NOT_FOUND
 from metaq.errors import NoSuchMessage
 from tests.support.invoking import CommandLine, cells
 from tests.support.metaq import COMMAND, Metaq
@@ -65,9 +66,9 @@ def test_each_printed_message_is_acknowledged(served: Metaq, command: CommandLin
 def test_rejected_messages_are_dead_letters(command: CommandLine, topic: str) -> None:
     group = f"G_{topic}"
     command.printed("consume", topic, "--group", group, "--count", "2", "--reject")
-    letters = command.printed("dlq", "list", group, "-o", "json").splitlines()
-    assert [json.loads(letter)["body"] for letter in letters] == ["m1", "m2"]
-    assert {json.loads(letter)["reason"] for letter in letters} == {"rejected with metaq consume --reject"}
+    letters = command.document("dlq", "list", group)
+    assert [letter["body"] for letter in letters] == ["m1", "m2"]
+    assert {letter["reason"] for letter in letters} == {"rejected with metaq consume --reject"}
 
 
 def test_filters_and_templates(command: CommandLine, topic: str) -> None:
@@ -192,8 +193,10 @@ def test_messages_are_found(command: CommandLine, topic: str) -> None:
         "broker-a:0:0" in row and "m1" in row
         for row in cells(command.printed("message", "find", topic, "--key", "k"))
     )
-    assert command.document("message", "find", topic, "--time", "-2h", "--to", "-1h") == []
-    assert command.printed("message", "find", topic, "--key", "no") == f"no message of {topic} was found\n"
+    nothing = command.invoke("message", "find", topic, "--time", "-2h", "--to", "-1h", "-o", "json")
+    assert (nothing.stdout, nothing.exit_code) == ("[]\n", NOT_FOUND)
+    unknown = command.invoke("message", "find", topic, "--key", "no")
+    assert (unknown.stdout, unknown.exit_code) == (f"no message of {topic} was found\n", NOT_FOUND)
     assert "nothing to search for" in str(command.refused("message", "find", topic))
     assert "is not a time" in str(command.refused("message", "find", topic, "--time", "7"))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from metaq.cli.exits import NOT_FOUND
 from tests.integration.cli.conftest import Run
 from tests.support.metaq import COMMAND, Metaq
 
@@ -55,7 +56,7 @@ def ended(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 def test_errors_are_lines_or_json(served: Metaq) -> None:
     outcome = ended("topic", "show", "Nowhere", "--namesrv", served.nameserver, "-o", "json")
     error = json.loads(outcome.stderr)["error"]
-    assert (outcome.returncode, outcome.stdout) == (1, "")
+    assert (outcome.returncode, outcome.stdout) == (NOT_FOUND, "")
     assert error["type"] == "NoRoute" and error["message"] == "topic Nowhere does not exist"
     assert "metaq topic create Nowhere" in error["hint"]
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
+import threading
 
 import pytest
 
 import metaq
+import metaq.aio
 from metaq.admin import Admin
+from metaq.cli.exits import NOT_FOUND
 from metaq.client.session.routes import Queue
 from tests.support.invoking import CommandLine, cells
 from tests.support.metaq import Metaq
@@ -45,9 +49,9 @@ def test_the_worst_group_is_listed_first(served: Metaq, command: CommandLine) ->
     commit(served, "L_current", "Backlog", 3, 1)
     commit(served, "L_behind", "Backlog", 1, 0)
     rows = command.document("group", "list", "L_")
-    assert [row["name"] for row in rows] == ["L_behind", "L_current", "L_idle"]
+    assert [row["group"] for row in rows] == ["L_behind", "L_current", "L_idle"]
     behind, current, idle = rows
-    assert (behind["lag"], behind["members"], behind["brokers"]) == (3, 0, ["broker-a"])
+    assert (behind["lag"], behind["member_count"], behind["brokers"]) == (3, 0, ["broker-a"])
     assert 0 <= behind["lag_ms"] < 300_000
     assert (current["lag"], current["lag_ms"]) == (0, None)
     assert (idle["lag"], idle["lag_ms"]) == (None, None), "a group that committed nothing has no known lag"
@@ -58,8 +62,8 @@ def test_the_worst_group_is_listed_first(served: Metaq, command: CommandLine) ->
         ["L_idle", "–"],
     ]
     assert command.document("group", "list", "nothing") == []
-    names = {row["name"] for row in command.document("group", "list")}
-    everything = {row["name"]: row["kind"] for row in command.document("group", "list", "--all")}
+    names = {row["group"] for row in command.document("group", "list")}
+    everything = {row["group"]: row["kind"] for row in command.document("group", "list", "--all")}
     assert everything["TOOLS_CONSUMER"] == "system"
     assert names == {name for name, kind in everything.items() if kind == "normal"}
 
@@ -71,7 +75,7 @@ def test_a_group_is_created_once_and_updated(command: CommandLine) -> None:
     error = command.refused("group", "create", "Made")
     assert error.args[0] == "group Made exists on broker-a with retries_max 3, not 16"
     assert "`metaq group update Made`" in error.hint
-    [settings] = command.document("group", "update", "Made", "--disabled", "--order")["settings"]
+    [settings] = command.document("group", "update", "Made", "--disabled", "--order", "--yes")["settings"]
     assert settings == {
         "broker": "broker-a",
         "enabled": False,
@@ -98,11 +102,16 @@ def test_a_running_group_is_shown_with_members_owners_and_conflicts(
         commit(served, "Watchers", "Watched", 1, 0)
         wait_until(lambda: len(owners(command)) == 2)
         shown = command.document("group", "show", "Watchers")
+        connected = command.document("cluster", "connections")
         printed = command.printed("group", "show", "Watchers", "--stacks")
         refused = command.refused("group", "delete", "Watchers", "--yes")
     members = {member["client_id"]: member for member in shown["members"]}
     assert set(members) == {one.client_id, other.client_id}
-    assert {member["language"] for member in members.values()} == {"JAVA"}
+    assert {member["language"] for member in members.values()} == {"PYTHON"}
+    assert {member["version"] for member in members.values()} == {metaq.__version__}
+    listed = {row["client_id"]: row for row in connected if row["group"] == "Watchers"}
+    for client_id in members:
+        assert (listed[client_id]["language"], listed[client_id]["version"]) == ("PYTHON", metaq.__version__)
     assert members[one.client_id]["subscriptions"]["Watched"] == "a"
     assert (members[one.client_id]["error"], members[one.client_id]["stack"]) == (None, None)
     [conflict] = shown["conflicts"]
@@ -110,9 +119,62 @@ def test_a_running_group_is_shown_with_members_owners_and_conflicts(
     assert shown["broadcasting"] is False
     assert printed.startswith("Watchers: 2 members; ")
     assert "CONFLICT: the members subscribe to Watched in different ways:\n" in printed
-    assert printed.count("Stacks of ") == 2 and "test_group" in printed
+    assert printed.count("Stacks of ") == 2 and printed.count("0 busy handlers of Watchers") == 2
     assert printed.rindex("messages per second") > printed.rindex("Stacks of "), "limits come last"
     assert refused.args[0].startswith("2 members of Watchers are connected: ")
+
+
+def test_stacks_begin_with_the_handlers_that_are_stuck(served: Metaq, command: CommandLine) -> None:
+    filled(served, command, "Stuck", *[0] * 3)
+    stuck, lets_go = threading.Barrier(4), threading.Event()
+
+    def waits_for_the_bank(message: metaq.Message) -> None:
+        stuck.wait(60)
+        lets_go.wait(60)
+
+    async def asks_the_bank(message: metaq.Message) -> None:
+        while not lets_go.is_set():
+            await asyncio.sleep(0.05)
+
+    async def consume_with_tasks() -> None:
+        async with metaq.aio.Client(served.nameserver) as client:
+            client.consumer("Stuck", group="StuckTasks", start="earliest")(asks_the_bank)
+            await client.start()
+            while not lets_go.is_set():
+                await asyncio.sleep(0.05)
+
+    def stacks(group: str) -> str:
+        return command.printed("group", "show", group, "--stacks")
+
+    for _ in range(100):
+        threading.Thread(target=lets_go.wait, args=(120,), daemon=True).start()
+    try:
+        with metaq.Client(served.nameserver) as client:
+            client.consumer("Stuck", group="StuckThreads", start="earliest")(waits_for_the_bank)
+            client.start()
+            stuck.wait(60)
+            threads = stacks("StuckThreads")
+            raw = command.document("group", "show", "StuckThreads", "--stacks")["members"][0]["stack"]
+            lets_go.set()
+        lets_go.clear()
+        consuming = threading.Thread(target=lambda: asyncio.run(consume_with_tasks()))
+        consuming.start()
+        wait_until(lambda: "3 busy handlers" in stacks("StuckTasks"), interval_s=0.2)
+        tasks = stacks("StuckTasks")
+        lets_go.set()
+        consuming.join()
+    finally:
+        lets_go.set()
+    for printed, group, culprit in (
+        (threads, "StuckThreads", "waits_for_the_bank"),
+        (tasks, "StuckTasks", "asks_the_bank"),
+    ):
+        shown = printed[printed.index("Stacks of ") :].splitlines()
+        assert shown[2] == f"3 busy handlers of {group}:"
+        assert shown[4].startswith(f"metaq {group} worker ")
+        assert any(culprit in line for line in shown[5:25]), printed
+        assert len(shown) < 100, printed
+    assert raw.count("\n") > 500, "programs get everything"
 
 
 def owners(command: CommandLine) -> set[str]:
@@ -219,5 +281,5 @@ def test_no_server_is_one_error(arguments: tuple[str, ...]) -> None:
 
 def test_a_process_prints_errors_as_json(served: Metaq) -> None:
     missing = served.run("group", "show", "Nobody", "-o", "json")
-    assert (missing.returncode, missing.stdout) == (1, "")
+    assert (missing.returncode, missing.stdout) == (NOT_FOUND, "")
     assert json.loads(missing.stderr)["error"]["message"] == "group Nobody does not exist"

@@ -80,6 +80,34 @@ def test_json_and_spans(served: Metaq, died: str, tmp_path: Path) -> None:
     assert sorted(names) == ["dead_letter orders", "process orders", "send orders", "store orders"]
 
 
+def test_a_message_that_a_reset_skips_is_passed_and_not_consumed(served: Metaq) -> None:
+    topic, group = "trace_resets", "trace_reset_readers"
+    with Admin(served.nameserver) as admin:
+        admin.topics.create(topic, queues=1)
+        with (
+            metaq.Client(served.nameserver, trace_topic=True) as sending,
+            sending.producer("shop") as producer,
+        ):
+            handled: list[bytes] = []
+            producer.send(topic, b"first")
+            with metaq.Client(served.nameserver, trace_topic=True) as client:
+                client.consumer(topic, group=group, start="earliest")(lambda one: handled.append(one.body))
+                wait_until(lambda: handled == [b"first"])
+            skipped = producer.send(topic, b"skipped")
+            admin.groups.reset(group, topic, "latest")
+            last = producer.send(topic, b"last")
+            with metaq.Client(served.nameserver, trace_topic=True) as client:
+                client.consumer(topic, group=group, start="earliest")(lambda one: handled.append(one.body))
+                wait_until(lambda: handled == [b"first", b"last"])
+        wait_until(
+            lambda: [one.state for one in admin.traces.timeline(last.id, topic).groups] == ["consumed"]
+        )
+        wait_until(lambda: admin.traces.timeline(skipped.id, topic).events[0].source == "trace")
+    printed = run(skipped.id, "--topic", topic, "--namesrv", served.nameserver)
+    assert f"  {group}: passed; no delivery recorded, " in printed
+    assert "consumed" not in printed and "tracing is off" not in printed
+
+
 def test_errors(served: Metaq, died: str, tmp_path: Path) -> None:
     with pytest.raises(NoSuchMessage):
         run("00FF", "--namesrv", served.nameserver)

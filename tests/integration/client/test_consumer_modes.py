@@ -227,7 +227,7 @@ def test_messages_that_keep_failing_are_retried_locally_across_restarts(
                 command, "parked", "list", "--output", "json", METAQ_CLIENT_DIRECTORY=str(client_directory)
             )
             assert done.returncode == 0, done.stderr
-            return [json.loads(line) for line in done.stdout.splitlines()]
+            return list(json.loads(done.stdout))
 
         async with connected(face, served) as client:
             declare = client.consumer(

@@ -65,7 +65,7 @@ def test_figures_of_a_cluster(tmp_path: Path) -> None:
                 assert found is not None and found.messages == 3
                 assert live.groups.value is not None and live.dead_letters.value is not None
                 assert live.groups.value.rows["billing"].figures.lag == 2
-                assert live.dead_letters.value["billing"].stored == 1
+                assert live.dead_letters.value["billing"].waiting == 1
                 assert live.health.value is not None and live.health.value.healthy
                 assert live.brokers.value is not None and list(live.brokers.value) == ["broker-a"]
                 assert live.totals.value is not None and live.totals.value.lag.whole == 2

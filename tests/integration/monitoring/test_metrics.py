@@ -11,6 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 import metaq
+from metaq.admin import Admin
 from tests.support.metaq import Metaq
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
@@ -94,6 +95,37 @@ def test_names_types_and_labels_are_those_of_an_apache_broker(served: Metaq) -> 
     assert value(families, "rocketmq_messages_out_total", topic="Counted", consumer_group="counters") == 5
     assert value(families, "rocketmq_consumer_connections", consumer_group="counters") == 1
     assert value(families, "metaq_metrics_series_dropped") == 0
+
+
+def test_dead_letters_are_no_lag_of_their_group(served: Metaq) -> None:
+    topic, group, received = "Dying", "gives_up", list[bytes]()
+    lag = "rocketmq_consumer_lag_messages"
+    with (
+        metaq.Client(served.nameserver) as client,
+        client.producer() as producer,
+        Admin(served.nameserver) as admin,
+    ):
+        admin.topics.create(topic, queues=1)
+
+        @client.consumer(topic, group=group, start="earliest", concurrency=1)
+        def reject(message: metaq.Message) -> None:
+            received.append(message.body)
+            raise metaq.Reject("no stock")
+
+        client.start()
+        for body in (b"one", b"two", b"three"):
+            producer.send(topic, body)
+        wait_until(lambda: admin.dead_letters.counts([group])[0].stored == 3, what="three dead letters")
+        # The first ones that are sent again give the group an offset among its dead letters.
+        assert len(list(admin.dead_letters.resend(group))) == 3
+        wait_until(lambda: admin.dead_letters.counts([group])[0].stored == 6, what="three more dead letters")
+        wait_until(lambda: value(scrape(served), lag, consumer_group=group, topic=topic) == 0)
+        wait_until(lambda: value(scrape(served), lag, consumer_group=group) == 0, what="no lag at all")
+        # A group that consumes the dead letters of another one is behind with them.
+        queue = metaq.Queue(f"%DLQ%{group}", "broker-a", 0)
+        admin.groups.create("reads_letters")
+        admin.offsets.commit("reads_letters", {queue: 2})
+        wait_until(lambda: value(scrape(served), lag, consumer_group="reads_letters") == 4, what="real lag")
 
 
 def test_open_transactions_are_counted_by_topic(served: Metaq) -> None:

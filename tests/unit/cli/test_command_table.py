@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
 
+import metaq.cli
 from metaq.cli import app
 from metaq.cli.command_table import Entry, entries, load_command
 from metaq.cli.suggestions import SYNONYMS, near_commands
@@ -47,6 +50,14 @@ def test_every_command_takes_the_same_form_of_output() -> None:
         if getattr(command, "commands", None) or path in without:
             continue
         assert any("-o" in parameter.opts for parameter in command.params), path  # type: ignore[attr-defined]
+
+
+def test_commands_print_results_by_the_shared_functions() -> None:
+    """With these, every command has the same JSON, CSV and fractions; `print_json` would forget CSV."""
+    sources = Path(metaq.cli.__file__).parent
+    for file in (*sources.glob("commands/*.py"), *sources.glob("work/*.py")):
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"\bprint_json\(|msgspec\.json\.encode\(record", text), file.name
 
 
 def test_synonyms_lead_to_commands() -> None:

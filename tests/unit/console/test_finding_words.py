@@ -8,7 +8,7 @@ import pytest
 
 from metaq.admin.health.findings import judge
 from metaq.admin.health.results import Finding
-from metaq.admin.health.state import BrokerState, ClusterState
+from metaq.admin.health.state import BrokerState, ClusterState, StuckMember
 from metaq.admin.results import BrokerFigures, NameServer
 from metaq.console.finding_words import finding_sentence, finding_title
 from metaq.protocol.bodies import HaReplica
@@ -39,7 +39,11 @@ ILL = BrokerState(
     figures=FIGURES,
     report=REPORT,
     clock_skew_ms=-5_000,
-    backlogs=(Backlog("g", "T", 1, 90 * 60_000, 1), Backlog("nightly-report", "orders", 3_872, 90_000, 0)),
+    backlogs=(
+        Backlog("g", "T", 1, 90 * 60_000, 1),
+        Backlog("nightly-report", "orders", 3_872, 90_000, 0),
+        *(Backlog(group, "orders", 2, 90_000, 0) for group in ("old", "older")),
+    ),
     dead_letters=(DeadLetterCount("fraud-check", 1_280, NOW_MS),),
     unknown=("something",),
 )
@@ -69,6 +73,10 @@ STATE = ClusterState(
     {"h:1": "n:1"},
     brokers=(ILL, APACHE, GONE),
     groups=(GROUP,),
+    stuck=(
+        StuckMember("billing", "host@1", ("orders",), 32, NOW_MS - 120_000),
+        StuckMember("mail", None, ("orders",), None, NOW_MS - 120_000),
+    ),
     notes=("a note",),
 )
 FOUND = judge(STATE)
@@ -89,7 +97,7 @@ def test_numbers_are_written_as_elsewhere() -> None:
     assert by_kind["no-consumers"] == "nightly-report 在 orders 堆积 3,872 条，且没有在线消费者"
     assert by_kind["consumers-behind"] == "g 在 T 堆积 1 条，最早的一条已等待 1 小时 30 分"
     assert by_kind["disk-full"] == "broker-a 的磁盘已使用 95 %，不再接收消息"
-    assert by_kind["dead-letters"] == "fraud-check 有 1,280 条死信"
+    assert by_kind["dead-letters"] == "fraud-check 有 1,280 条未重发的死信"
     assert by_kind["clock-skew"] == "broker-a 的时钟与本机相差 -5 秒（负数表示偏慢）"
 
 

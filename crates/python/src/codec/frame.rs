@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use metaq_wire::{Encoding, FRAME_BYTES_MAX, FrameEncoder, Header, WireError, next_frame};
+use metaq_wire::{Encoding, FRAME_BYTES_MAX, FrameEncoder, Header, LANGUAGE_PYTHON, WireError, next_frame};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -23,7 +23,7 @@ pub fn encode_frame<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let encoding = if binary { Encoding::Binary } else { Encoding::Json };
     let mut out = Vec::with_capacity(256 + body.len());
-    let mut frame = FrameEncoder::request(&mut out, encoding, code, opaque, flag);
+    let mut frame = FrameEncoder::request_in(&mut out, encoding, LANGUAGE_PYTHON, code, opaque, flag);
     if let Some(remark) = remark {
         frame.remark(remark);
     }

@@ -145,6 +145,15 @@ impl BrokerPlane {
         self.inner.broker.offsets.of(group, topic)
     }
 
+    fn unsettled(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        queues_max: usize,
+    ) -> Vec<(String, i32, i64, Option<i64>)> {
+        enter_infallible(py, || self.inner.broker.unsettled(group, queues_max))
+    }
+
     fn topics_of_group(&self, group: &str) -> Vec<String> {
         self.inner.broker.offsets.topics_of(group)
     }

@@ -7,7 +7,7 @@ use crate::metrics::latency::{Latencies, TIME_BOUNDS};
 use crate::metrics::text::{Page, labels};
 use crate::metrics::traffic::{Delivered, MessageType, ReceivedSums, SIZE_BOUNDS};
 use crate::policy::{Snapshot, Topic};
-use crate::send::rewrite::RETRY_PREFIX;
+use crate::send::rewrite::{DEAD_LETTER_PREFIX, RETRY_PREFIX};
 use crate::timer::delivery::Timers;
 
 /// Looks for the time of a message, in one scrape: each may read from the disk. The series that would need more are left
@@ -49,6 +49,31 @@ impl Broker {
         Scraped { dropped: page.dropped, text: page.finish() }
     }
 
+    /// The queues in which a group was given messages that it has not committed: the topic, the queue, the offset after
+    /// the last one, and the committed offset if it has one. Looks at no more than `queues_max` queues.
+    pub fn unsettled(&self, group: &str, queues_max: usize) -> Vec<(String, i32, i64, Option<i64>)> {
+        let policy = self.policy.read();
+        let mut found = Vec::new();
+        let mut left = queues_max;
+        for delivered in policy.group(group).map(|group| group.traffic.all()).into_iter().flatten() {
+            let reached = delivered.reached_queues(left);
+            left -= reached.len();
+            if reached.is_empty() || policy.topic(&delivered.topic).is_none() {
+                continue;
+            }
+            let committed = self.offsets.of(group, &delivered.topic);
+            found.extend(reached.into_iter().filter_map(|(queue_id, next)| {
+                let committed = committed.get(&queue_id).copied();
+                // A topic that was deleted and created again is shorter than before.
+                let end = self.store.max_offset(&delivered.topic, queue_id);
+                let next = next.min(end);
+                (next > committed.unwrap_or(0))
+                    .then(|| (delivered.topic.to_string(), queue_id, next, committed))
+            }));
+        }
+        found
+    }
+
     /// Half messages of open transactions; topics without any have no series.
     fn write_half_messages(&self, page: &mut Page, policy: &Snapshot) {
         let open = self.transactions.open_of_topics(policy.topics().map(|topic| topic.name.as_str()));
@@ -67,6 +92,10 @@ impl Broker {
             let Some((topic, group)) = key.split_once('@') else {
                 continue;
             };
+            if topic.strip_prefix(DEAD_LETTER_PREFIX) == Some(group) {
+                // This offset says how far the group's dead letters were sent again. Nobody is behind with them.
+                continue;
+            }
             if let (Some(rules), Some(group)) = (policy.topic(topic), policy.group(group)) {
                 let traffic = group.traffic.find(topic);
                 let is_system = rules.is_system || group.is_system;

@@ -175,6 +175,12 @@ impl Delivered {
         self.reached.read().get(&queue_id).map(|reached| reached.load(Relaxed))
     }
 
+    /// The queues that gave messages, each with the offset after its last one; no more than `queues_max`.
+    pub fn reached_queues(&self, queues_max: usize) -> Vec<(i32, i64)> {
+        let reached = self.reached.read();
+        reached.iter().take(queues_max).map(|(queue_id, next)| (*queue_id, next.load(Relaxed))).collect()
+    }
+
     pub fn messages(&self) -> u64 {
         self.messages.get()
     }

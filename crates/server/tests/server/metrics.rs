@@ -84,11 +84,37 @@ fn what_a_group_got_and_what_waits_for_it_is_counted() {
     assert_eq!(value(&pulled, "rocketmq_consumer_inflight_messages", group), 2.0);
     assert_eq!(value(&pulled, "rocketmq_consumer_ready_messages", group), 1.0);
 
+    assert_eq!(plane.broker().unsettled(GROUP, 10), [(TOPIC.to_owned(), 0, 3, Some(1))]);
+    assert_eq!(plane.broker().unsettled(GROUP, 0), []);
+    assert_eq!(plane.broker().unsettled("strangers", 10), []);
+
     commit(&mut client, "4");
+    assert_eq!(plane.broker().unsettled(GROUP, 10), []);
     let done = page(&plane);
     assert_eq!(value(&done, "rocketmq_consumer_lag_messages", group), 0.0);
     assert_eq!(value(&done, "rocketmq_consumer_lag_latency_milliseconds", group), 0.0);
     assert_eq!(value(&done, "rocketmq_consumer_queueing_latency_milliseconds", group), 0.0);
+}
+
+#[test]
+fn how_far_dead_letters_were_sent_again_is_no_lag() {
+    let dead = format!("%DLQ%{GROUP}");
+    let plane = Plane::with(|setup| {
+        setup.topics.push(topic(&dead));
+        setup.groups.push(group("others"));
+    });
+    let mut client = plane.connect();
+    for (name, at) in [(GROUP, "0"), ("others", "0")] {
+        let fields = but(queue_fields(), &[("topic", &dead), ("consumerGroup", name), ("commitOffset", at)]);
+        assert_eq!(client.ask(UPDATE_CONSUMER_OFFSET, &fields, b"").code, response_code::SUCCESS);
+    }
+    let page = page(&plane);
+    let lag = "rocketmq_consumer_lag_messages";
+    assert!(
+        !page.lines().any(|line| line.starts_with(lag) && line.contains(&format!("\"{GROUP}\""))),
+        "{page}"
+    );
+    assert_eq!(value(&page, lag, "consumer_group=\"others\""), 0.0, "others consume it as a topic");
 }
 
 #[test]

@@ -43,7 +43,7 @@ async def clients_of(calls: Calls, broker: str, kind: ClientKind | None = None) 
                 client.client_id,
                 client.address,
                 client.language,
-                version_text(client.version),
+                client.client_version or version_text(client.version),
                 (broker,),
                 client.heartbeat_ms,
             )
@@ -74,7 +74,7 @@ async def _clients_of_apache(calls: Calls, broker: str, kind: ClientKind | None)
                 producer.client_id,
                 producer.remote_ip.removeprefix("/"),
                 producer.language,
-                version_text(producer.version),
+                producer.client_version or version_text(producer.version),
                 (broker,),
                 producer.last_update_timestamp or None,
             )
@@ -95,7 +95,7 @@ async def _consumers(calls: Calls, broker: str, group: str) -> list[ConnectedCli
             client.client_id,
             client.client_addr,
             client.language,
-            version_text(client.version),
+            client.client_version or version_text(client.version),
             (broker,),
         )
         for client in ConsumerConnection.decode(reply.body).connection_set

@@ -233,7 +233,7 @@ class ConsumerGroups:
                     client.client_id,
                     client.client_addr,
                     client.language,
-                    version_text(client.version),
+                    client.client_version or version_text(client.version),
                     tuple(brokers[client.client_id]),
                 )
             for topic, wanted in found[broker].subscription_table.items():

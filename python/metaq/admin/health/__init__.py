@@ -2,6 +2,7 @@
 
 checks.py                              the part `Admin.health`: collects the state and has it judged
 apache_report.py                       backlogs and dead letters of Apache's brokers
+stuck_members.py                       names the members that hold messages and commit nothing
 state.py                               the answers, before they are judged
 findings.py, consumption_findings.py   judge them; they ask no server
 results.py                             what a check returns

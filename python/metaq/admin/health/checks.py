@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from metaq.admin.brokers.servers import Brokers
 from metaq.admin.calls import Calls, in_parallel
+from metaq.admin.groups.consumer_groups import ConsumerGroups
 from metaq.admin.health.apache_report import UNKNOWN_AT_APACHE, consumption_of, replicas_of
 from metaq.admin.health.findings import judge, summarize
 from metaq.admin.health.results import BrokerHealth, Health, ScrubHealth
 from metaq.admin.health.state import BrokerState, ClusterState
+from metaq.admin.health.stuck_members import stuck_members
+from metaq.admin.offsets import Offsets
 from metaq.admin.results import BrokerFigures, NameServer
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import ClusterInfo
@@ -43,6 +46,7 @@ class HealthChecks:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._brokers = Brokers(calls)
+        self._groups = ConsumerGroups(calls, Offsets(calls))
 
     async def check(
         self, *, cluster: str | None = None, register: str | None = None, ask_name_servers: bool = True
@@ -66,11 +70,13 @@ class HealthChecks:
         described = await in_parallel(
             brokers, lambda broker: self._describe(broker, has_replicas=broker.name in replicated)
         )
+        answered = [described[broker] for broker in brokers]
         state = ClusterState(
             now_ms=_now_ms(),
             name_servers=name_servers,
             mistaken=mistaken,
-            brokers=tuple(described[broker] for broker in brokers),
+            brokers=tuple(answered),
+            stuck=await stuck_members(self._calls, self._groups, answered) if is_found else (),
             groups=() if survey is None else survey.groups,
             register=register or "",
             notes=() if survey is None else _faults(survey),

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any, Final
 
-from metaq.admin.health.results import Finding
+from metaq.admin.health.results import Finding, FindingFields
 from metaq.admin.health.state import BrokerState, ClusterState
-from metaq.protocol.commands.health import Backlog
+from metaq.counts import counted, some
+from metaq.protocol.commands.health import Backlog, backlog_weight
 
 NO_CONSUMER_MS_MIN: Final = 60_000
 """A restart of all consumers of a group takes less."""
 SLOW_MS_MIN: Final = 600_000
+SMALL_MAX: Final = 1_000
+"""Messages of a backlog that is small, as many as it has in ten minutes if it grows."""
 EXPIRING_RATIO: Final = 0.8
 """Messages that wait for this part of the retention time are about to be lost."""
 
@@ -20,6 +23,7 @@ EXPIRING_RATIO: Final = 0.8
 def of_consumption(state: ClusterState) -> Iterator[Finding]:
     """Yields a finding for each group and topic that needs attention."""
     masters = [broker for broker in state.brokers if broker.error is None and broker.is_master]
+    yield from _of_stuck(state)
     yield from _of_backlogs(masters, state.now_ms)
     yield from _of_dead_letters(masters)
     seen = set()
@@ -47,7 +51,33 @@ def _of_group(kind: str, group: str, text: str, since_ms: int | None = None, **f
     return Finding("warning", kind, group, text, command, since_ms, {"group": group, **fields})
 
 
+def _of_stuck(state: ClusterState) -> Iterator[Finding]:
+    """Yields a finding for each member that holds messages and commits nothing; the most messages first."""
+    for stuck in state.stuck:
+        who = stuck.client_id or "A member"
+        held = "messages" if stuck.messages is None else counted(stuck.messages, "message")
+        held_ms = max(state.now_ms - stuck.since_ms, 0)
+        topics = some(stuck.topics, 2)
+        text = (
+            f"{who} holds {held} of {topics} for {stuck.group} and has committed nothing for "
+            f"{counted(held_ms // 60_000, 'minute')}."
+        )
+        fields: dict[str, str | int] = {
+            "group": stuck.group,
+            "member": who,
+            "topic": topics,
+            "held_ms": held_ms,
+        }
+        if stuck.messages is not None:
+            fields["messages"] = stuck.messages
+        command = f"metaq group show {quote(stuck.group)} --stacks"
+        kind = "member-stuck" if stuck.messages is not None else "member-stuck-at-first"
+        yield Finding("warning", kind, stuck.group, text, command, stuck.since_ms, fields)
+
+
 def _of_backlogs(masters: list[BrokerState], now_ms: int) -> Iterator[Finding]:
+    """Yields a finding for each backlog that needs attention: the ones that matter most first, by their size
+    and growth. Small ones of groups without consumers are one finding together."""
     worst: dict[tuple[str, str], tuple[Backlog, int | None]] = {}
     for broker in masters:
         retention_ms = broker.report.retention_ms if broker.report is not None else None
@@ -55,12 +85,42 @@ def _of_backlogs(masters: list[BrokerState], now_ms: int) -> Iterator[Finding]:
             key = (backlog.group, backlog.topic)
             known = worst.get(key)
             worst[key] = (_joined(known[0], backlog) if known else backlog, retention_ms)
-    for backlog, retention_ms in sorted(
-        worst.values(), key=lambda found: (found[0].waiting_ms or 0, found[0].messages), reverse=True
-    ):
+    abandoned: list[Backlog] = []
+    for backlog, retention_ms in sorted(worst.values(), key=lambda found: _weight(found[0]), reverse=True):
         finding = _of_backlog(backlog, retention_ms, now_ms)
+        if finding is None:
+            continue
+        if finding.kind in ("no-consumers", "backlog-expires") and _is_abandoned(backlog):
+            abandoned.append(backlog)
+        else:
+            yield finding
+    if len(abandoned) == 1:
+        [backlog] = abandoned
+        finding = _of_backlog(backlog, None, now_ms)
         if finding is not None:
             yield finding
+    elif abandoned:
+        yield _of_abandoned(abandoned)
+
+
+def _weight(backlog: Backlog) -> tuple[float, int]:
+    return backlog_weight(backlog.messages, backlog.grows_per_second), backlog.waiting_ms or 0
+
+
+def _is_abandoned(backlog: Backlog) -> bool:
+    """Whether nobody consumes for the group, and its backlog is small and hardly grows."""
+    return backlog.members == 0 and backlog_weight(backlog.messages, backlog.grows_per_second) < SMALL_MAX
+
+
+def _of_abandoned(backlogs: list[Backlog]) -> Finding:
+    groups = list(dict.fromkeys(backlog.group for backlog in backlogs))
+    messages = sum(backlog.messages for backlog in backlogs)
+    text = (
+        f"{counted(len(groups), 'group')} without consumers {'has' if len(groups) == 1 else 'have'} small "
+        f"backlogs of {counted(messages, 'message')} in all: {some(groups, 3)}."
+    )
+    fields: FindingFields = {"groups": len(groups), "messages": messages, "names": some(groups, 3)}
+    return Finding("info", "groups-abandoned", groups[0], text, "metaq group list", fields=fields)
 
 
 def _joined(one: Backlog, other: Backlog) -> Backlog:
@@ -73,6 +133,9 @@ def _joined(one: Backlog, other: Backlog) -> Backlog:
         one.messages + other.messages,
         max(waits, default=None),
         max(members, default=None),
+        None
+        if one.grows_per_second is None or other.grows_per_second is None
+        else one.grows_per_second + other.grows_per_second,
     )
 
 
@@ -104,20 +167,20 @@ def _waits(backlog: Backlog) -> str:
 
 def _of_dead_letters(masters: list[BrokerState]) -> Iterator[Finding]:
     counts: dict[str, int] = {}
-    newest: dict[str, int] = {}
+    oldest: dict[str, int] = {}
     for broker in masters:
         for letters in broker.dead_letters:
             counts[letters.group] = counts.get(letters.group, 0) + letters.messages
-            if letters.newest_ms is not None:
-                newest[letters.group] = max(newest.get(letters.group, 0), letters.newest_ms)
+            if letters.oldest_ms is not None:
+                oldest[letters.group] = min(oldest.get(letters.group, letters.oldest_ms), letters.oldest_ms)
     for group, count in sorted(counts.items(), key=lambda item: -item[1]):
-        letters_text = "1 dead letter" if count == 1 else f"{count:,} dead letters"
+        letters_text = counted(count, "dead letter")
         yield Finding(
             "warning",
             "dead-letters",
             group,
-            f"{group} has {letters_text}.",
+            f"{group} has {letters_text} that {'was' if count == 1 else 'were'} not sent again.",
             f"metaq dlq list {quote(group)}",
-            newest.get(group),
+            oldest.get(group),
             {"group": group, "messages": count},
         )

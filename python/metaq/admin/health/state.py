@@ -46,6 +46,20 @@ class BrokerState:
 
 
 @dataclass(frozen=True, slots=True)
+class StuckMember:
+    """A member of a group that holds messages and has committed nothing for a minute or longer."""
+
+    group: str
+    client_id: str | None
+    """None if nobody knows which member has the queues."""
+    topics: tuple[str, ...]
+    messages: int | None
+    """None if the group has never committed an offset there."""
+    since_ms: int
+    """By the clock here."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
     """Everything that was collected."""
 
@@ -58,5 +72,7 @@ class ClusterState:
     groups: tuple[GroupStatus, ...] = ()
     register: str = ""
     """The address of the register that was asked; empty if none was."""
+    stuck: tuple[StuckMember, ...] = ()
+    """The most messages first."""
     notes: tuple[str, ...] = ()
     """Faults of the records in the register."""

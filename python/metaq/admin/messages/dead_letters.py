@@ -8,6 +8,7 @@ retry topic finds the copy by the unique id.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
@@ -35,6 +36,7 @@ from metaq.protocol.commands.routes import GetAllTopicListFromNameServer
 from metaq.protocol.errors import Unreachable
 
 RATE: Final = 100.0
+_log = logging.getLogger(__name__)
 
 
 class _Pace:
@@ -122,22 +124,29 @@ class DeadLetters:
                 async for outcome in outcomes:
                     yield outcome
             return
-        for id in ids:
-            try:
-                letter = await self._find(group, id)
-            except NoSuchMessage as error:
-                yield ResendOutcome(id, None, error)
-                continue
-            await pace.wait()
-            yield ResendOutcome(
-                letter.message.offset_id, letter.public, await self._send_or_fail(group, letter)
-            )
+        touched: set[Queue] = set()
+        try:
+            for id in ids:
+                try:
+                    letter = await self._find(group, id)
+                except NoSuchMessage as error:
+                    yield ResendOutcome(id, None, error)
+                    continue
+                await pace.wait()
+                failure = await self._send_or_fail(group, letter)
+                if failure is None:
+                    touched.add(letter.queue)
+                yield ResendOutcome(letter.message.offset_id, letter.public, failure)
+        finally:
+            if touched:
+                await self._pass_resent(group, touched)
 
     async def resend_one(self, group: str, id: str, *, body: bytes | None = None) -> DeadLetter:
         """Gives a group one of its dead letters again, by its id or its offset id. With `body`, the group
         gets that instead of the stored body. Raises NoSuchGroup and NoSuchMessage."""
         letter = await self._find(group, id)
         await send_letter(self._calls, group, letter, body)
+        await self._pass_resent(group, {letter.queue})
         return letter.public
 
     # Inside
@@ -226,6 +235,24 @@ class DeadLetters:
                         yield ResendOutcome(letter.message.offset_id, letter.public, error)
                     if isinstance(error, Unreachable | NoRoute):
                         break
+
+    async def _pass_resent(self, group: str, queues: set[Queue]) -> None:
+        """Moves the group's place past the letters at its front that were sent again, so that they no longer
+        count. It logs a failure: the letters were sent, and the next resend moves the place."""
+        try:
+            for cursor in await self._cursors(group, resent=False):
+                if cursor.queue not in queues:
+                    continue
+                first = place = cursor.next_offset
+                async with aclosing(self._stored_in(group, cursor, checks=True)) as letters:
+                    async for letter, was_resent in letters:
+                        if not was_resent:
+                            break
+                        place = letter.record.queue_offset + 1
+                if place > first:
+                    await self._offsets.commit(group, {cursor.queue: place})
+        except MetaqError as error:
+            _log.info("the place of %s among its dead letters is not known: %s", group, error)
 
     async def _send_or_fail(self, group: str, letter: StoredLetter) -> MetaqError | None:
         try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from metaq.admin.offsets import Offsets
 from metaq.admin.results import Members
 from metaq.admin.traces.timelines import GroupState, TimelineEvent, TimelineGroup
 
 _TRIES = ("returned", "retried", "resent", "dead")
+NOT_RECORDED: Final = "no delivery recorded"
+"""A reset or a filter may have skipped the message, or the group's consumers do not trace."""
 
 
 async def group_state(
@@ -51,6 +54,8 @@ async def group_state(
         return result("unknown", "it has not committed an offset in the queue of the message")
     if committed <= stored.queue_offset:
         return result("waiting")
+    if last_delivery is not None and last_delivery.result is not None:
+        return result("passed", f"its last recorded delivery ended with {last_delivery.result}")
     if stored.queue is not None and last_delivery is None:
         return result(*_passed(members, stored.queue.topic, tag))
     return result("consumed")
@@ -78,17 +83,25 @@ async def _after_tries(
     if is_later and last_delivery is not None and last_delivery.result == "success":
         return "consumed", None
     committed = await _committed(offsets, group, last_try)
-    return ("consumed" if committed is not None and committed > last_try.queue_offset else "retrying"), None
+    if committed is None or committed <= last_try.queue_offset:
+        return "retrying", None
+    if not is_later:
+        return "passed", NOT_RECORDED
+    if last_delivery is not None and last_delivery.result is not None:
+        return "passed", f"its last recorded delivery ended with {last_delivery.result}"
+    return "consumed", None
 
 
 def _passed(members: Members, topic: str, tag: str | None) -> tuple[GroupState, str | None]:
     """Returns the state of a group whose offset is past the message and that has no trace of it."""
     subscription = next((one for one in members.subscriptions if one.topic == topic), None)
-    if subscription is None:
-        return "consumed", "no member is connected, so nobody knows whether a filter skipped the message"
-    if subscription.expression_type != "TAG":
-        return "consumed", f"its {subscription.expression_type} filter may have skipped the message"
-    tags = {word.strip() for word in subscription.expression.split("||")} - {""}
-    if tags and "*" not in tags and tag not in tags:
-        return "filtered", f"it consumes {subscription.expression}"
-    return "consumed", None
+    if subscription is not None and subscription.expression_type != "TAG":
+        return (
+            "passed",
+            f"{NOT_RECORDED}; its {subscription.expression_type} filter may have skipped the message",
+        )
+    if subscription is not None:
+        tags = {word.strip() for word in subscription.expression.split("||")} - {""}
+        if tags and "*" not in tags and tag not in tags:
+            return "filtered", f"it consumes {subscription.expression}"
+    return "passed", NOT_RECORDED

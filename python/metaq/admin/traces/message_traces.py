@@ -14,7 +14,7 @@ from metaq.admin.messages.stored_messages import LIMIT, query
 from metaq.admin.offsets import Offsets
 from metaq.admin.results import BrokerFailure
 from metaq.admin.topics import Topics
-from metaq.admin.traces.group_states import group_state
+from metaq.admin.traces.group_states import NOT_RECORDED, group_state
 from metaq.admin.traces.timeline_events import (
     WAITING_TOPICS,
     Traced,
@@ -293,7 +293,7 @@ def _why_untraced(message: Message | None, kept_since_ms: int | None) -> str:
         since_s = min(kept_since_ms, TIME_MS_MAX) / 1000
         since = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return f"there are no traces: they are kept since {since}, and the message is older"
-    return "there are no traces: tracing is off for the producer and the consumers"
+    return "there are no traces: neither the producer nor a consumer recorded one"
 
 
 def _is_end(event: TimelineEvent) -> bool:
@@ -338,12 +338,12 @@ def _unknowns(
             "not committed"
         )
     if found.traced and found.pub is None:
-        notes.append("the send has no trace: tracing is off for the producer")
+        notes.append("the send has no trace: its producer recorded none")
     traced = {event.group for event in events if event.kind == "delivered"}
     for group in groups:
-        if found.traced and group.group not in traced and group.state in ("consumed", "retrying", "dead"):
-            notes.append(f"group {group.group} has no trace: tracing is off for its consumers")
-        if group.reason is not None and group.state != "dead":
+        if found.traced and group.group not in traced and group.state in ("retrying", "dead"):
+            notes.append(f"group {group.group}: no delivery is recorded, only the copies that brokers store")
+        if group.reason not in (None, NOT_RECORDED) and group.state != "dead":
             notes.append(f"group {group.group}: {group.reason}")
     if any(event.kind == "delivered" and event.result is None for event in events):
         notes.append("a delivery has no result: its handler runs, or its client ended without a trace")

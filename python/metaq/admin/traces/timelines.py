@@ -22,7 +22,7 @@ EventKind = Literal[
     "dead",
     "resent",
 ]
-GroupState = Literal["consumed", "waiting", "retrying", "dead", "filtered", "unknown"]
+GroupState = Literal["consumed", "passed", "waiting", "retrying", "dead", "filtered", "unknown"]
 
 EVENT_ORDER: Final[tuple[EventKind, ...]] = (
     "born",
@@ -91,9 +91,11 @@ class TimelineEvent:
 class TimelineGroup:
     """How far a group is with the message.
 
-    `consumed` means that its committed offset is past the message, or that its trace tells a success.
-    `waiting` means that it has not consumed it yet; `filtered` that its tags do not match; `unknown` that the
-    brokers cannot tell, and `reason` says why.
+    `consumed` means that a delivery is recorded: it succeeded, or the committed offset is past the message
+    since. `passed` means that the committed offset is past the message and that no successful delivery is
+    recorded: the group consumed it without tracing, or a reset or a filter skipped it. `waiting` means that
+    it has not consumed it yet; `filtered` that its tags do not match; `unknown` that the brokers cannot tell.
+    `reason` says why.
     """
 
     group: str

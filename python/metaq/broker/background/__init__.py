@@ -1,5 +1,5 @@
 """Work that runs on its own: registration, rebalance notices, subscription inquiries, transaction checks, and
-the locks of clients that have vanished.
+the locks of clients that have vanished, and groups that hold messages without a commit.
 
 Each class belongs to one master: it starts and stops with it, and a failure never ends it for good. Only
 `closed_connections` belongs to the node, because connections outlast a role.

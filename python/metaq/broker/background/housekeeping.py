@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from metaq.broker.background.stuck_queues import LOOK_INTERVAL_S, StuckQueues
 from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.node import Node
 from metaq.broker.state.broker_state import BrokerState
@@ -27,10 +28,13 @@ CLOCK_DRIFT_MS_MAX = 5_000
 class Housekeeping:
     """Runs from `start` to `stop`."""
 
-    def __init__(self, node: Node, state: BrokerState, transactions: TransactionChecks) -> None:
+    def __init__(
+        self, node: Node, state: BrokerState, transactions: TransactionChecks, stuck_queues: StuckQueues
+    ) -> None:
         self._node = node
         self._state = state
         self._transactions = transactions
+        self._stuck_queues = stuck_queues
         self._tasks: list[asyncio.Task[None]] = []
         self.looked_ms = node.clock.now_ms()
 
@@ -43,6 +47,7 @@ class Housekeeping:
         self._every(min(persist_interval_s, DELAYS_PERSIST_INTERVAL_S), self._state.delays.persist)
         self._every(PROTECT_INTERVAL_S, self._state.offsets.protect)
         self._every(FUNCTIONS_REST_INTERVAL_S, self._node.functions.rest)
+        self._every(LOOK_INTERVAL_S, self._stuck_queues.look)
         self._every(SAMPLE_INTERVAL_S, lambda: asyncio.to_thread(self._state.sample))
 
     async def stop(self) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from metaq.broker.requests.consumption import ConsumptionParts
+from metaq.broker.requests.letter_counts import waiting_letters
 from metaq.broker.requests.spaced_work import letting_others_run
 from metaq.broker.state.stats import Rates
+from metaq.protocol import names
 from metaq.protocol.bodies import TopicConfig
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.figures import (
@@ -54,8 +56,8 @@ class Figures:
             )
 
         def look_up() -> bytes:
-            names, is_last = _page(configs, command.topic, command.after, command.count)
-            wanted = [configs[name] for name in names]
+            found, is_last = _page(configs, command.topic, command.after, command.count)
+            wanted = [configs[name] for name in found]
             rates = self._parts.statistics.rates()
             lines = _bounded(wanted, lambda config: self._topic(config, rates))
             return TopicLines(topics=lines, is_last=is_last and len(lines) == len(wanted)).encode()
@@ -86,7 +88,15 @@ class Figures:
                 line.first_stored_ms = min(first_ms, line.first_stored_ms or first_ms)
             if last_ms >= 0:
                 line.last_stored_ms = max(last_ms, line.last_stored_ms or last_ms)
+        if name.startswith(names.DEAD_LETTER_PREFIX):
+            self._add_waiting(line, config)
         return line, queues
+
+    def _add_waiting(self, line: TopicLine, config: TopicConfig) -> None:
+        """Adds the dead letters that were not sent again. The group's offset says how far they were."""
+        store, name = self._parts.store, config.topic_name
+        letters = waiting_letters(store, self._parts.plane, name, config.read_queue_nums)
+        line.waiting, line.waiting_since_ms = letters.count, letters.oldest_ms
 
     def _size_bytes(self, topic: str, queue_id: int, first: int, end: int) -> int:
         """The size of a queue's messages as stored. A long queue is estimated from its two ends, because to
@@ -120,8 +130,8 @@ class Figures:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"group {command.group[:128]} does not exist on this broker",
             )
-        names, is_last = _page(known, command.group, command.after, command.count)
-        return [(name, known[name]) for name in names], is_last
+        found, is_last = _page(known, command.group, command.after, command.count)
+        return [(name, known[name]) for name in found], is_last
 
     def _live(self, name: str, *, is_enabled: bool) -> tuple[GroupLine, frozenset[str]]:
         """The group with the number of its members, and the topics that they subscribe to."""
@@ -134,7 +144,9 @@ class Figures:
     def _progress(
         self, line: GroupLine, subscribed: frozenset[str], rates: Rates | None
     ) -> tuple[GroupLine, int]:
-        topics = self._parts.plane.topics_of_group(line.name)
+        # A resend commits an offset among the dead letters, which is not lag.
+        letters = names.dead_letter_topic(line.name)
+        topics = [topic for topic in self._parts.plane.topics_of_group(line.name) if topic != letters]
         if subscribed:
             # A topic that a live group no longer subscribes to is not backlog.
             topics = [topic for topic in topics if topic in subscribed]
@@ -170,10 +182,10 @@ def _page(known: Iterable[str], only: str | None, after: str, count: int) -> tup
     """The names of a page in order, and whether there are none behind it."""
     if only is not None:
         return [only], True
-    names = sorted(known)
-    begin = bisect_right(names, after)
+    ordered = sorted(known)
+    begin = bisect_right(ordered, after)
     end = begin + min(max(count, 1), PAGE_MAX)
-    return names[begin:end], end >= len(names)
+    return ordered[begin:end], end >= len(ordered)
 
 
 def _bounded(wanted: Iterable[_Asked], look_at: Callable[[_Asked], tuple[_Line, int]]) -> list[_Line]:

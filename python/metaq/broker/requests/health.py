@@ -10,11 +10,14 @@ from typing import Final
 
 from metaq import __version__
 from metaq._core import BrokerPlane
+from metaq.broker.background.stuck_queues import StuckGroup, StuckQueues
 from metaq.broker.node import Node
 from metaq.broker.requests.heartbeats import language_name
+from metaq.broker.requests.letter_counts import waiting_letters
 from metaq.broker.requests.spaced_work import letting_others_run, sorted_in_steps
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.consumer_group import ConsumerGroup, Member
+from metaq.broker.state.stats import Rates
 from metaq.monitoring.readiness import registration_fault
 from metaq.protocol import names
 from metaq.protocol.bodies import TopicConfig
@@ -32,6 +35,8 @@ from metaq.protocol.commands.health import (
     DeadLetterCount,
     GetBrokerReport,
     ListClients,
+    StuckReport,
+    backlog_weight,
 )
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.work_pools import let_event_loop_run
@@ -62,6 +67,8 @@ class HealthParts:
     """Returns the name servers that have taken the registration."""
     permission: Callable[[], int]
     is_master: bool
+    stuck_queues: StuckQueues | None = None
+    """A replica has none."""
 
 
 class HealthRequests:
@@ -90,6 +97,8 @@ class HealthRequests:
         traffic, waiting = node.listener.figures(), self._parts.plane.figures()
         backlogs, all_seen = self._backlogs() if self._parts.is_master else ([], True)
         letters, all_letters_seen = self._dead_letters() if self._parts.is_master else ([], True)
+        watch = self._parts.stuck_queues
+        stuck = [] if watch is None else watch.stuck()
         # One more than are listed: then the report says that there are others.
         conflicts = list(islice(self._conflicts(), LISTED_MAX + 1))
         return BrokerReport(
@@ -109,7 +118,11 @@ class HealthRequests:
             backlogs=tuple(backlogs),
             dead_letters=tuple(letters[:LISTED_MAX]),
             conflicts=tuple(conflicts[:LISTED_MAX]),
-            is_complete=all_seen and all_letters_seen and max(len(letters), len(conflicts)) <= LISTED_MAX,
+            stuck=tuple(_stuck_report(found) for found in stuck[:LISTED_MAX]),
+            is_complete=all_seen
+            and all_letters_seen
+            and (watch is None or watch.is_complete)
+            and max(len(letters), len(conflicts), len(stuck)) <= LISTED_MAX,
         )
 
     def _checks(self) -> Iterator[CheckReport]:
@@ -124,8 +137,9 @@ class HealthRequests:
 
     def _backlogs(self) -> tuple[list[Backlog], bool]:
         """The largest backlogs, and whether all were looked at."""
-        found: list[tuple[int, str, str]] = []
+        found: list[_Found] = []
         queues = 0
+        rates = self._parts.state.statistics.rates()
         for looked_at, (group, topic) in enumerate(self._consumed()):
             if looked_at >= PAIRS_MAX or queues >= QUEUES_MAX:
                 return self._described(found), False
@@ -136,7 +150,7 @@ class HealthRequests:
                 queues += 1
                 messages += max(end - place, 0)
             if messages > 0:
-                found.append((messages, group, topic))
+                found.append(_Found(group, topic, messages, _growth(rates, group, topic)))
         return self._described(found), len(found) <= LISTED_MAX
 
     def _consumed(self) -> Iterator[tuple[str, str]]:
@@ -162,14 +176,15 @@ class HealthRequests:
             first = max(committed, store.min_offset(topic, queue_id))
             yield queue_id, first, store.max_offset(topic, queue_id)
 
-    def _described(self, found: list[tuple[int, str, str]]) -> list[Backlog]:
-        found.sort(reverse=True)
+    def _described(self, found: list[_Found]) -> list[Backlog]:
+        found.sort(key=lambda one: backlog_weight(one.messages, one.growth), reverse=True)
         clients = self._parts.node.clients
         listed = []
-        for messages, group, topic in found[:LISTED_MAX]:
-            live = clients.consumer_group(group)
+        for one in found[:LISTED_MAX]:
+            live = clients.consumer_group(one.group)
             members = 0 if live is None else len(live.client_ids())
-            listed.append(Backlog(group, topic, messages, self._waiting_ms(group, topic), members))
+            waiting_ms = self._waiting_ms(one.group, one.topic)
+            listed.append(Backlog(one.group, one.topic, one.messages, waiting_ms, members, one.growth))
         return listed
 
     def _waiting_ms(self, group: str, topic: str) -> int | None:
@@ -204,17 +219,13 @@ class HealthRequests:
         return found, all_seen
 
     def _dead_letters_in(self, config: TopicConfig) -> DeadLetterCount | None:
-        """None if the group has consumed them, or never had any."""
-        store, topic = self._parts.node.store, config.topic_name
+        """None if the group has got all of them again, or never had any."""
+        topic = config.topic_name
+        letters = waiting_letters(self._parts.node.store, self._parts.plane, topic, config.read_queue_nums)
+        if not letters.count:
+            return None
         group = topic.removeprefix(names.DEAD_LETTER_PREFIX)
-        committed = self._parts.plane.offsets_of(group, topic)
-        messages, newest_ms = 0, -1
-        for queue_id in letting_others_run(range(config.read_queue_nums)):
-            end = store.max_offset(topic, queue_id)
-            if end > 0:
-                messages += max(end - max(committed.get(queue_id, 0), store.min_offset(topic, queue_id)), 0)
-                newest_ms = max(newest_ms, store.store_time_ms(topic, queue_id, end - 1))
-        return DeadLetterCount(group, messages, newest_ms if newest_ms >= 0 else None) if messages else None
+        return DeadLetterCount(group, letters.count, letters.newest_ms, letters.oldest_ms)
 
     def _conflicts(self) -> Iterator[Conflict]:
         for group in self._parts.node.clients.all_consumer_groups():
@@ -236,6 +247,7 @@ class HealthRequests:
                 language_name(member.language),
                 member.version,
                 max(member.seen_ms, 0),
+                member.client_version,
             )
             for kind, group, member in found[first : first + CLIENTS_PER_PAGE]
         )
@@ -249,6 +261,29 @@ class HealthRequests:
         for name in clients.producer_groups():
             for member in clients.producers(name):
                 yield "producer", name, member
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The backlog of a group in a topic."""
+
+    group: str
+    topic: str
+    messages: int
+    growth: float | None
+
+
+def _growth(rates: Rates | None, group: str, topic: str) -> float | None:
+    """Messages by which a backlog grows in a second; None while the broker has not measured yet."""
+    if rates is None:
+        return None
+    return rates.topic_in.get(topic, 0.0) - rates.pair_out.get(f"{topic}@{group}", 0.0)
+
+
+def _stuck_report(found: StuckGroup) -> StuckReport:
+    return StuckReport(
+        found.group, found.topic, found.queues, found.queue_count, found.messages, found.since_ms
+    )
 
 
 def conflicts_of(group: ConsumerGroup) -> Iterator[Conflict]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import sys
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from metaq._core import Clock
 from metaq.broker.state.broker_own import check_group
@@ -59,6 +62,9 @@ MEMBERS_AT_ONCE = 256
 """Members of a group that are listed on the event loop. Larger lists are made on a thread."""
 MEMBER_BYTES = 128
 """About the size of a member in a list."""
+
+CLIENT_VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,31}")
+"""A version that is kept and shown. Any other text is ignored, because anybody can send one."""
 
 LANGUAGES = tuple(
     "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS".split(",")  # noqa: SIM905
@@ -352,6 +358,7 @@ class Heartbeats:
             version=request.version,
             remote=request.remote,
             seen_ms=self._clock.now_ms(),
+            client_version=_shown_version(heartbeat.client_version),
         )
 
     def _is_ordered(self, data: ConsumerData) -> bool:
@@ -408,12 +415,18 @@ def _filters(heartbeat: HeartbeatData) -> Iterator[SubscriptionData]:
         yield from consumer.subscription_data_set
 
 
+def _shown_version(told: str | None) -> str | None:
+    """Returns one text for all clients of a version, or None if nobody should see it."""
+    return sys.intern(told) if told is not None and CLIENT_VERSION.fullmatch(told) else None
+
+
 def _connection(member: Member) -> Connection:
     return Connection(
         client_addr=member.remote,
         client_id=member.client_id,
         language=language_name(member.language),
         version=member.version,
+        client_version=member.client_version,
     )
 
 
@@ -424,6 +437,7 @@ def _producer(member: Member) -> ProducerInfo:
         language=language_name(member.language),
         version=member.version,
         last_update_timestamp=member.seen_ms,
+        client_version=member.client_version,
     )
 
 

@@ -57,6 +57,8 @@ class Member:
     """The hash that the client gave with its last full heartbeat; 0 if it gave none."""
     size: Size | None = None
     """The memory that is counted for it."""
+    client_version: str | None = None
+    """The version of its own software, if it told it; `version` is that of RocketMQ's protocol."""
     standing: object = None
     """Its subscriptions as the data plane keeps them."""
 

@@ -192,7 +192,7 @@ def drain(
     """
     import asyncio
 
-    from metaq.cli.printing.output import print_json
+    from metaq.cli.printing.output import print_one
     from metaq.cli.reading.connection import broker_groups
 
     async def ask() -> tuple[str, GroupStatus | None]:
@@ -201,30 +201,28 @@ def drain(
 
     address, group = asyncio.run(ask())
     master = None if group is None else group.master
-    if output is Format.json:
-        print_json({"broker": address, "master": master})
-        return
-    typer.echo(f"{address} is drained" + (f"; node {master} is master of {group.name}" if group else ""))
-    typer.echo("It relays clients with old routes and stops when they have new ones, after about 35 s.")
+    text = (
+        f"{address} is drained" + (f"; node {master} is master of {group.name}" if group else ""),
+        "It relays clients with old routes and stops when they have new ones, after about 35 s.",
+    )
+    print_one(output, {"broker": address, "master": master}, text)
 
 
 def _print_switched(done: Switched, output: Format) -> None:
-    from metaq.cli.printing.output import print_json
+    from metaq.cli.printing.output import print_one
 
-    if output is Format.json:
-        print_json(
-            {
-                "name": done.name,
-                "epoch": done.epoch,
-                "from": done.former,
-                "to": done.master,
-                "took_ms": done.took_ms,
-            }
-        )
-    elif done.former == done.master:
-        typer.echo(f"node {done.master} is master of {done.name} already (epoch {done.epoch})")
+    record = {
+        "name": done.name,
+        "epoch": done.epoch,
+        "from": done.former,
+        "to": done.master,
+        "took_ms": done.took_ms,
+    }
+    if done.former == done.master:
+        text = f"node {done.master} is master of {done.name} already (epoch {done.epoch})"
     else:
-        typer.echo(
+        text = (
             f"node {done.master} is master of {done.name} in place of node {done.former} "
             f"(epoch {done.epoch}); the switch took {done.took_ms:,} ms"
         )
+    print_one(output, record, text)

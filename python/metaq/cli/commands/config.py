@@ -20,29 +20,26 @@ app.command("set")(set_settings)
 @app.command()
 def show(config: ConfigFile = None, assignments: Assignments = None, output: Output = Format.table) -> None:
     """Print every option, its value, and where the value was set."""
-    from metaq.cli.printing.output import print_json, print_table
+    from metaq.cli.printing.output import Column, print_one, print_rows
     from metaq.config import load
 
     loaded = load(assignments=assignments or (), file=config)
     for note in loaded.notes:
         typer.echo(f"metaq: {note}", err=True)
+    known = {
+        name: {
+            "value": setting.value,
+            "origin": setting.origin,
+            "section": setting.option.section,
+            "help": setting.option.help,
+        }
+        for name, setting in loaded.settings.items()
+    }
     if output is Format.json:
-        print_json(
-            {
-                name: {
-                    "value": setting.value,
-                    "origin": setting.origin,
-                    "section": setting.option.section,
-                    "help": setting.option.help,
-                }
-                for name, setting in loaded.settings.items()
-            }
-        )
+        print_one(output, known, "")
         return
-    print_table(
-        ("option", "value", "from"),
-        [(name, _text(setting.value), setting.origin) for name, setting in loaded.settings.items()],
-    )
+    columns = (Column("option"), Column("value", show=_text), Column("origin", "from"))
+    print_rows(output, [{"option": name, **row} for name, row in known.items()], columns, empty="")
 
 
 @app.command()
@@ -61,17 +58,13 @@ def export(
     from pathlib import Path
 
     from metaq.broker.state.apache_files import export_config
-    from metaq.cli.printing.output import print_json
+    from metaq.cli.printing.output import print_one
     from metaq.config import load
 
     directory = Path(load({"data": data}, assignments=assignments or (), file=config)["data"])
     written = [str(path) for path in asyncio.run(export_config(directory))]
-    if output is Format.json:
-        print_json({"written": written})
-    elif written:
-        typer.echo("\n".join(written))
-    else:
-        typer.echo(f"{directory} has no journal: its files in config/ are up to date")
+    text = written or [f"{directory} has no journal: its files in config/ are up to date"]
+    print_one(output, {"written": written}, text)
 
 
 def _text(value: object) -> str:

@@ -41,9 +41,12 @@ def list_dead_letters(
         if group is None:
             _print_groups(admin, output)
             return
-        rows = Rows(output, (*KEYS, "origin_topic", "reason", "error_type"), _line)
-        for letter in admin.dead_letters.list(group, resent=everything):
-            rows.print(letter, lambda letter=letter: _document(letter))  # type: ignore[misc]
+        keys = (*KEYS, "origin_topic", "reason", "error_type")
+        letters = admin.dead_letters.list(group, resent=everything)
+        empty = f"{group} has no dead letters" if everything else f"{group} has no dead letters to send again"
+        with Rows(output, keys, _line, empty=empty) as rows:
+            for letter in letters:
+                rows.print(letter, lambda letter=letter: _document(letter))  # type: ignore[misc]
 
 
 @app.command()

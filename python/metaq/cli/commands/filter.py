@@ -30,7 +30,7 @@ def list_functions(
     """Load the filter functions as a broker with this configuration does, and list them."""
     import asyncio
 
-    from metaq.cli.printing.output import print_json, print_table
+    from metaq.cli.printing.output import Column, print_rows
     from metaq.config import load
     from metaq.config.derive import worker_settings
 
@@ -40,13 +40,9 @@ def list_functions(
 
     known = asyncio.run(describe_functions(worker_settings(loaded)))
     functions = [known[name] for name in sorted(known)]
-    if output is Format.json:
-        print_json([{"signature": function.signature, **_fields(function)} for function in functions])
-    else:
-        print_table(
-            ("call", "module", "description"),
-            [(function.signature, function.module, function.doc) for function in functions],
-        )
+    rows = [{"signature": function.signature, **_fields(function)} for function in functions]
+    columns = (Column("signature", "call"), Column("module"), Column("doc", "description"))
+    print_rows(output, rows, columns, empty="There are no filter functions.")
 
 
 def _fields(function: object) -> dict[str, object]:

@@ -169,10 +169,14 @@ def update(
             show_default=False,
         ),
     ] = None,
+    yes: Yes = False,
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """Change settings of a group; the others stay as they are."""
+    """Change settings of a group; the others stay as they are.
+
+    The command asks before it disables a group whose consumers are connected.
+    """
     from metaq.cli.printing.consumer_tables import print_settings
     from metaq.cli.reading.attributes import changed_attributes
     from metaq.cli.reading.connection import connect
@@ -183,6 +187,10 @@ def update(
             "there is nothing to change", hint="`metaq group update --help` lists the settings"
         )
     with connect(namesrv) as admin:
+        if enabled is False and not yes and (members := admin.groups.members(group).members):
+            from metaq.counts import counted
+
+            confirm(f"Stop delivery to {counted(len(members), 'connected member')} of {group}?")
         settings = admin.groups.change(
             group,
             retries_max=retries,
@@ -370,9 +378,8 @@ def delete(
 
 def _check_deletion(admin: Admin, group: str, *, force: bool, keeps_offsets: bool, yes: bool) -> None:
     """Raises CommandError if members are connected; then says what goes, and asks."""
-    from metaq.cli.printing.formats import some
     from metaq.cli.printing.output import note
-    from metaq.counts import counted
+    from metaq.counts import counted, some
 
     shown = admin.groups.show(group)
     members = [member.client_id for member in shown.members.members]

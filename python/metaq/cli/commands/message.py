@@ -9,6 +9,7 @@ import typer
 
 from metaq.cli.command_table import group_of_commands
 from metaq.cli.commands.trace import trace
+from metaq.cli.exits import NOT_FOUND
 from metaq.cli.invocation import Format
 from metaq.cli.printing.message_views import BodyForm
 from metaq.cli.reading.completions import complete_group, complete_topic
@@ -90,7 +91,7 @@ def find(
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """Find messages by key, by time, or by both."""
+    """Find messages by key, by time, or by both. The exit code is 3 if there are none."""
     from datetime import UTC, datetime
 
     from metaq.cli.reading.connection import connect
@@ -203,3 +204,5 @@ def _print_found(output: Format, topic: str, found: Sequence[Message], limit: in
     if len(found) >= most:
         which = "newest" if by_key else "first"
         note(f"these are the {which} {len(found)}; there may be more")
+    if not found:
+        raise typer.Exit(NOT_FOUND)

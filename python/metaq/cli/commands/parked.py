@@ -33,15 +33,14 @@ def list_parked(
     output: Output = Format.table,
 ) -> None:
     """List parked messages, oldest first."""
-    from metaq.cli.printing.output import print_json_line, say
+    from metaq.cli.printing.output import Rows
 
-    for name, store in _stores(directory, group):
-        for parked in store.rows():
-            if output is Format.json:
-                print_json_line(_document(name, parked))
-            else:
-                say(_line(name, parked))
-        store.close()
+    with Rows(output, KEYS, _line, empty="nothing is parked here") as rows:
+        for name, store in _stores(directory, group):
+            for parked in store.rows():
+                found = _document(name, parked)
+                rows.print((name, parked), lambda found=found: found)  # type: ignore[misc]
+            store.close()
 
 
 @app.command()
@@ -58,7 +57,8 @@ def replay(
 
     The group's consumer on this machine takes them at once, or when it starts.
     """
-    from metaq.cli.printing.output import print_json
+    from metaq.cli.printing.output import print_one
+    from metaq.counts import counted
     from metaq.errors import CommandError
 
     count = 0
@@ -67,10 +67,8 @@ def replay(
         store.close()
     if number and count < len(number):
         raise CommandError(f"{len(number) - count} of these numbers are not parked for {group}")
-    if output is Format.json:
-        print_json({"group": group, "replayed": count})
-    else:
-        typer.echo(f"{count} parked messages of {group} are due now")
+    text = f"{counted(count, 'parked message')} of {group} {'is' if count == 1 else 'are'} due now"
+    print_one(output, {"group": group, "replayed": count}, text)
 
 
 def _stores(directory: Path | None, group: str | None) -> list[tuple[str, LocalRetryStore]]:
@@ -90,6 +88,12 @@ def _stores(directory: Path | None, group: str | None) -> list[tuple[str, LocalR
     return [(name, LocalRetryStore(path)) for name, path in found.items()]
 
 
+KEYS = (
+    *("group", "number", "id", "topic", "broker", "queue", "queue_offset", "attempts", "error"),
+    *("parked_ms", "due_ms", "body_bytes"),
+)
+
+
 def _document(group: str, parked: StoredRetry) -> dict[str, object]:
     return {
         "group": group,
@@ -107,7 +111,8 @@ def _document(group: str, parked: StoredRetry) -> dict[str, object]:
     }
 
 
-def _line(group: str, parked: StoredRetry) -> str:
+def _line(found: tuple[str, StoredRetry]) -> str:
+    group, parked = found
     topic = parked.record.get("topic", parked.queue_topic)
     error = " ".join(parked.error.split())
     return f"{group} {parked.number} {parked.id} {topic} failed {parked.attempts} times here: {error}"

@@ -62,13 +62,11 @@ LINE_INTERVAL = 10
 @app.command("list")
 def list_pipelines(output: Output = Format.table) -> None:
     """List all pipelines."""
-    from metaq.cli.printing.output import print_json, print_table
+    from metaq.cli.printing.output import Column, print_rows
     from metaq.pipelines import PIPELINES
 
-    if output is Format.json:
-        print_json([{"name": name, "summary": entry.summary} for name, entry in PIPELINES.items()])
-    else:
-        print_table(("pipeline", "does"), [(name, entry.summary) for name, entry in PIPELINES.items()])
+    rows = [{"name": name, "summary": entry.summary} for name, entry in PIPELINES.items()]
+    print_rows(output, rows, (Column("name", "pipeline"), Column("summary", "does")), empty="")
 
 
 @app.command()
@@ -344,12 +342,16 @@ def _line(progress: Progress) -> str:
 
 
 def _print_plan(plan: Plan, output: Format) -> None:
-    from metaq.cli.printing.output import print_json, print_table
+    from metaq.cli.printing.output import print_one, print_table
 
-    if output is Format.json:
-        print_json(
-            {"facts": plan.facts, "checks": plan.checks, "tables": plan.tables, "warnings": plan.warnings}
-        )
+    if output is not Format.table:
+        record = {
+            "facts": plan.facts,
+            "checks": plan.checks,
+            "tables": plan.tables,
+            "warnings": plan.warnings,
+        }
+        print_one(output, record, "")
         return
     for name, value in plan.facts.items():
         typer.echo(f"{name:<8} {value}")
@@ -366,11 +368,11 @@ def _print_plan(plan: Plan, output: Format) -> None:
 def _print_verification(found: Verification, output: Format) -> None:
     from dataclasses import asdict
 
-    from metaq.cli.printing.output import print_json, print_table
+    from metaq.cli.printing.output import print_one, print_table
     from metaq.counts import counted
 
-    if output is Format.json:
-        print_json({"same": found.is_same, **asdict(found)})
+    if output is not Format.table:
+        print_one(output, {"same": found.is_same, **asdict(found)}, "")
         return
     heads = ("table", "source rows", "mirror rows", "quarantined", "chunks", "differ", "")
     rows = [

@@ -45,7 +45,7 @@ def take_over(
 
 
 async def _take_over(address: str, *, force: bool, yes: bool, output: Format) -> None:
-    from metaq.cli.printing.output import print_json
+    from metaq.cli.printing.output import print_one
     from metaq.cli.reading.connection import broker_groups
     from metaq.errors import CommandError
     from metaq.protocol.codes import ResponseCode
@@ -68,20 +68,16 @@ async def _take_over(address: str, *, force: bool, yes: bool, output: Format) ->
             if error.code != ResponseCode.ILLEGAL_OPERATION:
                 raise
             master, own = parties(await groups.status_at(address), address)
-            if output is Format.json:
-                print_json(
-                    {
-                        "broker": address,
-                        "name": before.name,
-                        "taken_over": False,
-                        "bytes_behind": own.lag_bytes,
-                        "apache_master": master.address,
-                        "apache_master_runs": master.state != "gone",
-                        "reason": error.remark,
-                    }
-                )
-            else:
-                typer.echo(progress(before.name, master, own))
+            record = {
+                "broker": address,
+                "name": before.name,
+                "taken_over": False,
+                "bytes_behind": own.lag_bytes,
+                "apache_master": master.address,
+                "apache_master_runs": master.state != "gone",
+                "reason": error.remark,
+            }
+            print_one(output, record, progress(before.name, master, own))
             raise CommandError(error.remark) from None
     _print_result(before.name, address, output, is_forced=force)
 
@@ -143,12 +139,14 @@ def consequences(name: str, master: NodeStatus, own: NodeStatus) -> list[str]:
 def _print_result(
     name: str, address: str, output: Format, *, is_forced: bool, was_master: bool = False
 ) -> None:
-    from metaq.cli.printing.output import print_json
+    from metaq.cli.printing.output import print_one
 
-    if output is Format.json:
-        print_json({"broker": address, "name": name, "taken_over": True, "forced": is_forced})
-    elif was_master:
-        typer.echo(f"{address} is master of {name} already")
-    else:
-        typer.echo(f"{address} is master of {name}. Clients find it within 30 s.")
-        typer.echo("Do not start the Apache master again under this name.")
+    text = (
+        [f"{address} is master of {name} already"]
+        if was_master
+        else [
+            f"{address} is master of {name}. Clients find it within 30 s.",
+            "Do not start the Apache master again under this name.",
+        ]
+    )
+    print_one(output, {"broker": address, "name": name, "taken_over": True, "forced": is_forced}, text)

@@ -73,7 +73,7 @@ def create(
         text = f"{topic} has {counted(queues, 'queue')} on {', '.join(brokers)}"
     else:
         text = f"{topic} exists already, with {counted(queues, 'queue')} on {', '.join(brokers)}"
-    record = {"topic": topic, "queues": queues, "permission": permission, "brokers": brokers}
+    record = {"topic": topic, "queue_count": queues, "permission": permission, "brokers": brokers}
     print_one(output, {**record, "created": bool(created)}, text)
 
 
@@ -277,9 +277,8 @@ def delete(
 
 
 def _ask_before_deletion(admin: Admin, topic: str) -> None:
-    from metaq.cli.printing.formats import some
     from metaq.cli.printing.output import note
-    from metaq.counts import counted
+    from metaq.counts import counted, some
 
     shown, groups = admin.topics.show(topic), admin.topics.groups(topic)
     where = ", ".join(settings.broker for settings in shown.settings)

@@ -82,7 +82,8 @@ def lines(timeline: Timeline) -> list[str]:
         found += ["", "groups"]
         for group in timeline.groups:
             members = "" if group.members is None else f", {_plural(group.members, 'member')} connected"
-            found += _folded("  ", f"{group.group}: {group.state}{members}")
+            why = f"; {group.reason}" if group.state == "passed" and group.reason else ""
+            found += _folded("  ", f"{group.group}: {group.state}{why}{members}")
     if timeline.notes:
         found += ["", "not known"]
         for note in timeline.notes:

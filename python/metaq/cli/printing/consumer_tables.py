@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from metaq.admin import Group, GroupFigures, GroupSettings, Progress, RunningMembers, SubscriptionConflict
+from metaq.admin.groups.stacks import for_people
+from metaq.admin.kinds import group_kind
 from metaq.cli.invocation import Format
 from metaq.cli.printing.formats import UNKNOWN, attributes_text, rate, span
 from metaq.cli.printing.limit_tables import print_limits, rows_of
@@ -16,10 +18,10 @@ from metaq.protocol.attributes import CONSUME_BYTES, CONSUME_MESSAGES
 Record = dict[str, Any]
 
 LIST_COLUMNS = (
-    Column("name", "group"),
+    Column("group"),
     Column("lag", right=True),
     Column("lag_ms", "behind", span, right=True),
-    Column("members", right=True),
+    Column("member_count", "members", right=True),
     Column("out_per_second", "rate", rate, right=True),
     Column("brokers", is_optional=True),
 )
@@ -36,11 +38,11 @@ def worst_first(groups: Iterable[GroupFigures]) -> list[GroupFigures]:
 
 def list_row(group: GroupFigures) -> Record:
     return {
-        "name": group.name,
+        "group": group.name,
         "kind": group.kind,
         "lag": group.lag,
         "lag_ms": group.lag_ms,
-        "members": group.members,
+        "member_count": group.members,
         "out_per_second": group.messages_out_per_second,
         "brokers": list(group.brokers),
     }
@@ -81,8 +83,11 @@ def print_group(output: Format, group: Group, running: RunningMembers) -> None:
     if output is not Format.table:
         record = {
             "group": group.name,
+            "kind": group_kind(group.name),
             "lag": group.progress.lag if queues else None,
             "lag_ms": group.progress.lag_ms,
+            "member_count": len(group.members.members),
+            "brokers": sorted(settings.broker for settings in group.settings),
             "broadcasting": group.members.is_broadcasting if members else None,
             "settings": settings_rows(group.settings),
             "members": members,
@@ -114,7 +119,7 @@ def print_group(output: Format, group: Group, running: RunningMembers) -> None:
         print_rows(output, rows, _QUEUES, empty="")
     for member in running.members:
         if member.stack:
-            say(f"Stacks of {member.client_id}:\n\n{member.stack.rstrip()}\n")
+            say(f"Stacks of {member.client_id}:\n\n{for_people(member.stack, group.name)}\n")
         if member.error is not None:
             note(f"{member.client_id} does not report its queues: {member.error}")
     print_limits("group", group.name, limits, output)

@@ -82,12 +82,6 @@ def share(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else f"{ratio:.0%}"
 
 
-def some(names: Sequence[str], most: int = 5) -> str:
-    """The first names of a list, and how many more there are."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
-
-
 def attributes_text(attributes: Mapping[str, str], without: Sequence[str] = ()) -> str | None:
     """Attributes on one line; None if there are none."""
     pairs = [f"{name}={value}" for name, value in sorted(attributes.items()) if name not in without]

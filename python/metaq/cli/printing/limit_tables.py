@@ -8,7 +8,7 @@ import typer
 
 from metaq.admin import Limits
 from metaq.cli.invocation import Format
-from metaq.cli.printing.output import print_json, print_table
+from metaq.cli.printing.output import Column, print_json, print_rows, print_table
 from metaq.config.kinds import write_bytes
 
 NONE = "none"
@@ -30,6 +30,9 @@ def print_limits(kind: str, name: str, limits: Sequence[Limits], output: Format)
     if output is Format.json:
         print_json({kind: name, "limits": rows_of(limits)})
         return
+    if output is Format.csv:
+        print_rows(output, rows_of(limits), _COLUMNS, empty="")
+        return
     heads = ("broker", "messages per second", "bytes per second")
     rows = [
         (limit.broker, _count(limit.messages_per_second), _size(limit.bytes_per_second)) for limit in limits
@@ -37,6 +40,9 @@ def print_limits(kind: str, name: str, limits: Sequence[Limits], output: Format)
     print_table(heads, rows, right=heads[1:])
     if len(limits) > 1:
         typer.echo("Each broker has its own count.")
+
+
+_COLUMNS = (Column("broker"), Column("messages_per_second"), Column("bytes_per_second"))
 
 
 def _count(rate: int | None) -> str:

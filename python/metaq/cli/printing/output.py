@@ -2,14 +2,15 @@
 
 One thing is one JSON object. A list is one JSON array of objects. A command that prints while it works,
 such as `tail`, prints one object per line. Keys are the same in JSON and CSV. An unknown value is null, or
-an empty field in CSV, and never 0. docs/commands.md describes it to users."""
+an empty field in CSV, and never 0. Fractions have at most six digits after the point. No field of CSV is
+JSON. docs/commands.md describes it to users."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -17,6 +18,8 @@ from metaq.cli.invocation import Format
 from metaq.cli.printing.formats import plain, printable, safe_lines
 
 Row = Mapping[str, Any]
+DIGITS_MAX: Final = 6
+"""Digits after the point of a fraction, in JSON and CSV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,7 @@ def print_rows(output: Format, rows: Iterable[Row], columns: Sequence[Column], *
 
 
 def print_one(output: Format, record: Row, text: str | Iterable[str]) -> None:
-    """Prints one thing: the record for programs, the text or lines for people. CSV is one row; values that
-    are objects or lists are JSON in their field."""
+    """Prints one thing: the record for programs, the text or lines for people. CSV is one row."""
     if output is Format.json:
         print_json(record)
     elif output is Format.csv:
@@ -67,37 +69,69 @@ def print_one(output: Format, record: Row, text: str | Iterable[str]) -> None:
 
 
 class Rows:
-    """Prints rows one by one, as they come."""
+    """Prints a list whose rows come one by one: one JSON array, or CSV with its head. Use it with `with`.
+    After an error the array has no end, so no program takes a part for the whole."""
 
-    def __init__(self, output: Format, keys: Sequence[str], line: Callable[[Any], str]) -> None:
+    def __init__(
+        self, output: Format, keys: Sequence[str], line: Callable[[Any], str], *, empty: str
+    ) -> None:
+        """`empty` is the sentence that people read if there are no rows."""
         self._output = output
         self._keys = keys
         self._line = line
-        self._has_head = False
+        self._empty = empty
+        self._printed = 0
+
+    def __enter__(self) -> Self:
+        if self._output is Format.csv:
+            _print_csv(self._keys, [])
+        return self
 
     def print(self, thing: object, record: Callable[[], Row]) -> None:
         """Prints one thing: as a line for people, or else as the record that the function makes of it."""
         if self._output is Format.json:
-            print_json_line(record())
+            before = ",\n" if self._printed else "[\n"
+            print(before + msgspec.json.encode(rounded(record())).decode(), end="", flush=True)
         elif self._output is Format.csv:
-            if not self._has_head:
-                _print_csv(self._keys, [])
-                self._has_head = True
             _print_csv(self._keys, [record()], head=False)
             sys.stdout.flush()
         else:
             say(self._line(thing))
+        self._printed += 1
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is not None:
+            return
+        if self._output is Format.json:
+            print("\n]" if self._printed else "[]", flush=True)
+        elif self._output is Format.table and not self._printed:
+            say(self._empty)
 
 
 def print_json(value: object) -> None:
     """Prints one document, on several lines if it is large."""
-    encoded = msgspec.json.encode(value)
+    encoded = msgspec.json.encode(rounded(value))
     print(encoded.decode() if len(encoded) <= 100 else msgspec.json.format(encoded, indent=2).decode())
 
 
 def print_json_line(value: object) -> None:
     """Prints one of many documents on a line of its own, without delay."""
-    print(msgspec.json.encode(value).decode(), flush=True)
+    print(msgspec.json.encode(rounded(value)).decode(), flush=True)
+
+
+def rounded(value: Any) -> Any:
+    """Returns the same value without digits that only say how computers store fractions."""
+    if isinstance(value, float):
+        return round(value, DIGITS_MAX)
+    if isinstance(value, Mapping):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    if isinstance(value, msgspec.Struct):
+        return rounded(msgspec.structs.asdict(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return rounded({field.name: getattr(value, field.name) for field in fields(value)})
+    return value
 
 
 def say(text: str = "") -> None:
@@ -179,8 +213,35 @@ def csv_text(keys: Sequence[str], rows: Iterable[Row], *, head: bool = True) -> 
 
 
 def _field(value: object) -> str:
+    """Returns a value as the text of a field: a list as `a;b`, an object as `key=value;key=value`, and values
+    inside of others by their path, as in `0.topic=orders;0.queue=3;1.topic=orders`. A backslash stands before
+    characters of the values that would read as separators."""
+    value = rounded(value)
+    if isinstance(value, list) and not any(isinstance(one, list | dict) for one in value):
+        return ";".join(_escaped(_scalar(one)) for one in value)
+    if isinstance(value, list | dict):
+        return ";".join(f"{path}={_escaped(_scalar(one))}" for path, one in _paths("", value))
+    return _scalar(value)
+
+
+def _paths(head: str, value: object) -> Iterator[tuple[str, object]]:
+    inside: Iterable[tuple[object, object]]
+    if isinstance(value, dict):
+        inside = value.items()
+    elif isinstance(value, list):
+        inside = enumerate(value)
+    else:
+        yield head, value
+        return
+    for key, one in inside:
+        yield from _paths(f"{head}.{_escaped(str(key))}" if head else _escaped(str(key)), one)
+
+
+def _scalar(value: object) -> str:
     if value is None:
         return ""
-    if isinstance(value, str):
-        return str(value)
-    return msgspec.json.encode(value).decode()
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace(";", "\\;").replace("=", "\\=")

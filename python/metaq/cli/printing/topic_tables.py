@@ -8,10 +8,10 @@ from typing import Any
 
 from metaq.admin import READ, WRITE, Topic, TopicFigures, TopicSettings
 from metaq.cli.invocation import Format
-from metaq.cli.printing.formats import UNKNOWN, attributes_text, moment, rate, size, some, span
+from metaq.cli.printing.formats import UNKNOWN, attributes_text, moment, rate, size, span
 from metaq.cli.printing.output import Column, print_json, print_one, print_rows, say
 from metaq.config.kinds import write_bytes
-from metaq.counts import counted
+from metaq.counts import counted, some
 from metaq.protocol.attributes import SEND_BYTES, SEND_MESSAGES
 
 
@@ -22,8 +22,8 @@ def list_columns() -> list[Column]:
         return UNKNOWN if stored_ms is None else span(max(now_ms - stored_ms, 0))
 
     return [
-        Column("name", "topic"),
-        Column("queues", right=True),
+        Column("topic"),
+        Column("queue_count", "queues", right=True),
         Column("messages", right=True),
         Column("size_bytes", "size", size, right=True, is_optional=True),
         Column("in_per_second", "in", rate, right=True),
@@ -35,9 +35,9 @@ def list_columns() -> list[Column]:
 
 def list_row(topic: TopicFigures) -> dict[str, Any]:
     return {
-        "name": topic.name,
+        "topic": topic.name,
         "kind": topic.kind,
-        "queues": max(topic.read_queues, topic.write_queues),
+        "queue_count": max(topic.read_queues, topic.write_queues),
         "messages": topic.messages,
         "size_bytes": topic.size_bytes,
         "in_per_second": topic.messages_in_per_second,
@@ -86,11 +86,7 @@ def print_topic(output: Format, topic: Topic, figures: TopicFigures, groups: Seq
         for state in topic.queues
     ]
     if output is not Format.table:
-        listed = list_row(figures)
-        record = {
-            "topic": topic.name,
-            **{key: listed[key] for key in listed if key not in ("name", "queues")},
-        }
+        record = list_row(figures)
         record |= {"settings": settings_rows(topic.settings), "groups": list(groups), "queues": queues}
         print_one(output, record, "")
         return

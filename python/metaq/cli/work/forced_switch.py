@@ -8,7 +8,7 @@ import typer
 
 from metaq.cli.invocation import Format
 from metaq.cli.printing.formats import size
-from metaq.cli.printing.output import print_json
+from metaq.cli.printing.output import print_one
 from metaq.cli.reading.connection import broker_groups, cluster_name, register_address
 from metaq.cli.reading.questions import confirm
 from metaq.errors import ConfigError
@@ -46,11 +46,11 @@ async def force_switch(
         await write_forced(opened, named, group, forced)
     finally:
         await opened.close()
-    if output is Format.json:
-        print_json({"name": name, "epoch": forced.record.epoch, "to": target, "forced": True})
-    else:
-        typer.echo(f"node {target} is named as master of {name} (epoch {forced.record.epoch})")
-        typer.echo("It becomes master within seconds if it runs; `metaq cluster status` shows it.")
+    text = (
+        f"node {target} is named as master of {name} (epoch {forced.record.epoch})",
+        "It becomes master within seconds if it runs; `metaq cluster status` shows it.",
+    )
+    print_one(output, {"name": name, "epoch": forced.record.epoch, "to": target, "forced": True}, text)
 
 
 def consequences(group: RegisteredGroup, forced: Forced, seen: GroupStatus) -> list[str]:

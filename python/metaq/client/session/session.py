@@ -352,6 +352,8 @@ class Session:
     def _heartbeat_for(self, address: str) -> bytes | None:
         """Returns the heartbeat for a broker; None if it need not know us. A broker that no route shows only
         hears of our producers: it may have to ask them how a transaction ended."""
+        from metaq import __version__  # `metaq` imports this module before it has its version.
+
         is_routed = address in self._heartbeat_addresses()
         consumers = self._consumers if is_routed else []
         producers = self._producers if is_routed or address in self._broker_watch.masters else {}
@@ -359,6 +361,7 @@ class Session:
             return None
         return HeartbeatData(
             client_id=self.client_id,
+            client_version=__version__,
             consumer_data_set=[provider() for provider in consumers],
             producer_data_set=[ProducerData(group_name=group) for group in producers],
         ).encode()

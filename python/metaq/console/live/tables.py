@@ -111,13 +111,17 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRow:
-    """The dead letters of one group that brokers still hold, whether they were sent again or not."""
+    """The dead letters of one group. They count until they were sent again."""
 
     name: str
     """The group."""
     topic: str
+    waiting: int | None
+    """Letters that were not sent again; None if a broker does not tell."""
+    since_ms: int | None
+    """When the oldest of these was stored."""
     stored: int | None
-    size_bytes: int | None
+    """With those that were sent again."""
     last_stored_ms: int | None
     stale_ms: int | None
     partial: bool
@@ -125,8 +129,9 @@ class DeadLetterRow:
 
     COLUMNS: ClassVar[Mapping[str, Column]] = {
         "name": lambda row: row.name,
-        "stored": lambda row: row.stored,
-        "size": lambda row: row.size_bytes,
+        "waiting": lambda row: row.waiting,
+        # The older, the more.
+        "since": lambda row: None if row.since_ms is None else -row.since_ms,
         "last": lambda row: row.last_stored_ms,
     }
 
@@ -317,8 +322,9 @@ def dead_letter_row(group: str, topic: TopicRow) -> DeadLetterRow:
     return DeadLetterRow(
         group,
         figures.name,
+        figures.waiting_letters,
+        figures.waiting_since_ms,
         figures.messages,
-        figures.size_bytes,
         figures.last_stored_ms,
         topic.stale_ms,
         topic.partial,

@@ -78,7 +78,7 @@ def totals_of(
         lag=lag,
         lag_ms=max(waits) if waits else 0 if lag.whole == 0 else None,
         dead_letters=_total(
-            ((row.stored, row.stale_ms is None and not row.partial) for row in letters),
+            ((row.waiting, row.stale_ms is None and not row.partial) for row in letters),
             is_known=dead_letters is not None,
             failures=topics.failures if topics is not None else (),
         ),

@@ -26,7 +26,7 @@ from metaq.console.rendering import render
 from metaq.errors import MetaqError, NoSuchMessage, UsageError
 from metaq.protocol.names import dead_letter_topic
 
-COLUMNS: Final = ("name", "stored", "size", "last")
+COLUMNS: Final = ("name", "waiting", "since", "last")
 SHOWN: Final = 50
 """Letters on a page. Each costs a request, which asks whether it was sent again."""
 JOBS_SHOWN: Final = 5
@@ -41,9 +41,9 @@ class LetterRow:
 
 
 async def groups(request: Request) -> Response:
-    """The groups that have dead letters, with how many brokers hold."""
+    """The groups that have dead letters, with how many were not sent again."""
     live = console_of(request).live
-    query = list_query(request, COLUMNS, "stored", descending=True)
+    query = list_query(request, COLUMNS, "waiting", descending=True)
     held = {name: row for name, row in (live.dead_letters.value or {}).items() if row.stored != 0}
     page = page_of(
         held,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, Literal
 
 from starlette.exceptions import HTTPException
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metaq.admin.groups.stacks import for_people
 from metaq.admin.results import GroupSettings
 from metaq.console.console import console_of
 from metaq.console.live.latest import latest_of
@@ -111,7 +113,7 @@ async def stack(request: Request) -> Response:
     client_id = request.query_params.get("client", "")
     asked = await console_of(request).admin.groups.running(name, stacks=True, client_ids=[client_id])
     found = next(iter(asked.members), None)
-    text = (found.stack or "") if found else ""
+    text = await asyncio.to_thread(for_people, found.stack, name) if found and found.stack else ""
     return render(
         request,
         "group/stack.html",

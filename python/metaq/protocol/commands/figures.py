@@ -29,6 +29,10 @@ class TopicLine(Body):
     last_stored_ms: Int64 | None = None
     in_per_second: float | None = None
     out_per_second: float | None = None
+    waiting: Int64 | None = None
+    """Dead letters that were not sent again. Missing for topics of other kinds, and from older brokers."""
+    waiting_since_ms: Int64 | None = None
+    """When the oldest of these was stored; missing if there is none."""
 
 
 class TopicLines(Body):

@@ -37,6 +37,27 @@ class Backlog(msgspec.Struct, frozen=True):
     """The age of the oldest of them; None if nobody knows."""
     members: Count | None = None
     """The consumers that are connected; None if nobody knows."""
+    grows_per_second: float | None = None
+    """Messages that come minus those that the group takes, over the last minute; None if nobody knows."""
+
+
+def backlog_weight(messages: int, grows_per_second: float | None) -> float:
+    """How much a backlog matters: its size in ten minutes, if it goes on like this."""
+    return messages + max(grows_per_second or 0.0, 0.0) * 600
+
+
+class StuckReport(msgspec.Struct, frozen=True):
+    """A group whose members hold messages of a topic and have committed nothing for a minute or longer."""
+
+    group: ShortText
+    topic: ShortText
+    queues: FixedRows[Count]
+    """Some of the queues."""
+    queue_count: Count
+    messages: Count | None = None
+    """None if the group has never committed an offset there."""
+    since_ms: Count = 0
+    """Since when there was no commit."""
 
 
 class DeadLetterCount(msgspec.Struct, frozen=True):
@@ -46,6 +67,8 @@ class DeadLetterCount(msgspec.Struct, frozen=True):
     messages: Count
     newest_ms: Count | None = None
     """When the last one was stored."""
+    oldest_ms: Count | None = None
+    """When the oldest of them was stored; None if nobody knows."""
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -118,6 +141,7 @@ class BrokerReport(msgspec.Struct, frozen=True):
     backlogs: FixedRows[Backlog] = ()
     dead_letters: FixedRows[DeadLetterCount] = ()
     conflicts: FixedRows[Conflict] = ()
+    stuck: FixedRows[StuckReport] = ()
     is_complete: bool = True
     """Whether all groups were looked at, and all that need attention are listed."""
 
@@ -142,6 +166,8 @@ class ConnectedClient(msgspec.Struct, frozen=True):
     """RocketMQ's number for the version of the client."""
     heartbeat_ms: Count
     """When its last heartbeat came."""
+    client_version: ShortText | None = None
+    """The version of the client's own software, if it told it."""
 
 
 class ClientPage(msgspec.Struct, frozen=True):

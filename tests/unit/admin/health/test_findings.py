@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from metaq.admin.health.findings import judge, summarize
-from metaq.admin.health.state import BrokerState, ClusterState
+from metaq.admin.health.state import BrokerState, ClusterState, StuckMember
 from metaq.admin.results import BrokerFigures, NameServer
 from metaq.protocol.bodies import HaReplica
 from metaq.protocol.commands.health import (
@@ -288,19 +288,19 @@ def test_backlogs(backlog: Backlog, kind: str | None) -> None:
 
 def test_the_same_group_on_two_brokers_is_one_finding() -> None:
     one = replace(
-        BROKER, backlogs=(Backlog("g", "T", 5, 700_000, 0),), dead_letters=(DeadLetterCount("g", 2, 7),)
+        BROKER, backlogs=(Backlog("g", "T", 5, 700_000, 0),), dead_letters=(DeadLetterCount("g", 2, 7, 5),)
     )
     two = replace(
         one,
         name="b",
         backlogs=(Backlog("g", "T", 6, 900_000, 0),),
-        dead_letters=(DeadLetterCount("g", 3, 9),),
+        dead_letters=(DeadLetterCount("g", 3, 9, 4),),
     )
     waiting, letters = judge(replace(HEALTHY, brokers=(one, two)))
     assert waiting.text == "11 messages wait for g in T, and no consumer is connected."
     assert waiting.since_ms == NOW_MS - 900_000
-    assert letters.text == "g has 5 dead letters."
-    assert (letters.command, letters.since_ms) == ("metaq dlq list g", 9)
+    assert letters.text == "g has 5 dead letters that were not sent again."
+    assert (letters.command, letters.since_ms) == ("metaq dlq list g", 4), "since the oldest one"
 
 
 def test_texts_of_others_do_not_reach_the_terminal_as_they_are() -> None:
@@ -326,3 +326,32 @@ def test_the_summary_names_the_first_reasons() -> None:
     assert summarize(warned, 1) == (
         "Healthy: 1 broker answers, but the disk of broker-a is 80% full, so it deletes old messages early."
     )
+
+
+def test_a_stuck_member_comes_before_backlogs_and_is_named() -> None:
+    backlogs = (Backlog("g", "T", 5_000, 700_000, 1),)
+    members = (
+        StuckMember("g", "host@1", ("T", "U", "V"), 32, NOW_MS - 125_000),
+        StuckMember("h", None, ("T",), None, NOW_MS - 61_000),
+    )
+    named, unnamed, behind = judge(replace(with_broker(backlogs=backlogs), stuck=members))
+    assert named.text == (
+        "host@1 holds 32 messages of T, U and 1 more for g and has committed nothing for 2 minutes."
+    )
+    assert (named.command, named.since_ms) == ("metaq group show g --stacks", NOW_MS - 125_000)
+    assert unnamed.text == "A member holds messages of T for h and has committed nothing for 1 minute."
+    assert behind.kind == "consumers-behind"
+
+
+def test_backlogs_are_weighed_by_size_and_growth_and_abandoned_groups_are_one_finding() -> None:
+    abandoned = tuple(Backlog(f"old{n}", "T", 2, 86_400_000 - n, 0, 0.0) for n in range(40))
+    large = Backlog("large", "T", 90_000, 700_000, 3, -1.0)
+    grows = Backlog("grows", "T", 2_000, 60_000, 0, 500.0)
+    slow = Backlog("slow", "T", 3, 900_000, 1, 0.0)
+    found = judge(with_broker(backlogs=(*abandoned, slow, large, grows)))
+    assert [finding.subject for finding in found] == ["grows", "large", "slow", "old0"]
+    assert [finding.severity for finding in found] == ["warning"] * 3 + ["info"]
+    assert found[-1].text == (
+        "40 groups without consumers have small backlogs of 80 messages in all: old0, old1, old2 and 37 more."
+    )
+    assert found[-1].command == "metaq group list"

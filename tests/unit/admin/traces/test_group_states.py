@@ -10,7 +10,7 @@ import pytest
 
 from metaq import Queue
 from metaq.admin import Members, Subscription, TimelineEvent
-from metaq.admin.traces.group_states import group_state
+from metaq.admin.traces.group_states import NOT_RECORDED, group_state
 
 QUEUE = Queue("t", "b", 0)
 RETRY_QUEUE = Queue("%RETRY%g", "b", 0)
@@ -50,9 +50,9 @@ def state(
     return found.state, found.reason
 
 
-@pytest.mark.parametrize(("offset", "expected"), [(5, "waiting"), (6, "consumed")])
-def test_the_committed_offset_decides_without_traces(offset: int, expected: str) -> None:
-    assert state(STORED, offset=offset) == (expected, None)
+@pytest.mark.parametrize(("offset", "expected"), [(5, ("waiting", None)), (6, ("passed", NOT_RECORDED))])
+def test_the_committed_offset_decides_without_traces(offset: int, expected: tuple[str, str | None]) -> None:
+    assert state(STORED, offset=offset) == expected
 
 
 def test_unknown_is_said() -> None:
@@ -64,9 +64,9 @@ def test_unknown_is_said() -> None:
 
 def test_tags_that_do_not_match_filter() -> None:
     assert state(STORED, offset=6, expression="B || C") == ("filtered", "it consumes B || C")
-    assert state(STORED, offset=6, expression="B || A") == ("consumed", None)
+    assert state(STORED, offset=6, expression="B || A") == ("passed", NOT_RECORDED)
     assert state(STORED, offset=6, expression="a > 1", expression_type="SQL92") == (
-        *("consumed", "its SQL92 filter may have skipped the message"),
+        *("passed", "no delivery recorded; its SQL92 filter may have skipped the message"),
     )
     assert state(STORED, delivered(12, None), offset=6, expression="B") == ("consumed", None)
 
@@ -74,14 +74,19 @@ def test_tags_that_do_not_match_filter() -> None:
 def test_a_success_counts_before_its_offset_is_committed() -> None:
     assert state(STORED, delivered(12, "success"), offset=5) == ("consumed", None)
     assert state(STORED, delivered(12, "failed"), offset=5) == ("waiting", None)
+    assert state(STORED, delivered(12, "failed"), offset=6)[0] == "passed"
 
 
 def test_retries_count_more_than_the_offset() -> None:
     assert state(STORED, RETURNED, offset=6) == ("retrying", None)
     assert state(STORED, RETURNED, RETRIED, offset=6, retry_offset=3) == ("retrying", None)
-    assert state(STORED, RETURNED, RETRIED, offset=6, retry_offset=4) == ("consumed", None)
+    assert state(STORED, RETURNED, RETRIED, offset=6, retry_offset=4) == ("passed", NOT_RECORDED)
+    assert state(STORED, RETURNED, RETRIED, delivered(35, "failed"), offset=6, retry_offset=4) == (
+        *("passed", "its last recorded delivery ended with failed"),
+    )
+    assert state(STORED, RETURNED, RETRIED, delivered(35, None), offset=6, retry_offset=4)[0] == "consumed"
     assert state(STORED, RETURNED, RETRIED, delivered(35, "success"), offset=6) == ("consumed", None)
     assert state(STORED, delivered(12, "success"), RETURNED, RETRIED, offset=6) == ("retrying", None)
     assert state(STORED, RETURNED, RETRIED, DEAD, offset=6, retry_offset=4) == ("dead", "no stock")
     assert state(STORED, DEAD, RESENT, offset=6, retry_offset=4) == ("retrying", None)
-    assert state(STORED, DEAD, RESENT, offset=6, retry_offset=5) == ("consumed", None)
+    assert state(STORED, DEAD, RESENT, offset=6, retry_offset=5) == ("passed", NOT_RECORDED)

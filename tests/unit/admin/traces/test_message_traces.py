@@ -20,7 +20,7 @@ from metaq.protocol.trace_entries import SubBeforeTrace, encode
 from tests.support.records import record
 
 MESSAGE = Message("t", b"", born_at=1000)
-OFF = "there are no traces: tracing is off for the producer and the consumers"
+OFF = "there are no traces: neither the producer nor a consumer recorded one"
 
 
 @pytest.mark.parametrize(

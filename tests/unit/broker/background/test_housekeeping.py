@@ -20,7 +20,8 @@ def test_a_kill_repeats_less_than_a_second_of_delay_levels(configured_s: float, 
         options=SimpleNamespace(offsets_persist_interval_s=configured_s),
         functions=SimpleNamespace(rest=None),
     )
-    housekeeping = Housekeeping(node, state, SimpleNamespace(check=None))  # type: ignore[arg-type]
+    parts: Any = SimpleNamespace(check=None, look=None)
+    housekeeping = Housekeeping(node, state, parts, parts)
     intervals: dict[Any, float] = {}
     housekeeping._every = lambda interval_s, work: intervals.__setitem__(work, interval_s)  # type: ignore[method-assign]
     housekeeping.start()

@@ -598,3 +598,25 @@ def test_a_client_that_leaves_meanwhile_is_no_member(desk: Desk, request_with: A
 async def _outcome(desk: Desk, request: Any) -> Response:
     outcome = desk.heartbeats.heart_beat(HeartBeat(), request)
     return outcome if isinstance(outcome, Response) else await outcome
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        (b'"0.1.0"', "0.1.0"),
+        (b'"1.2.3+local-4"', "1.2.3+local-4"),
+        (b'""', None),
+        (b'"\\u001b[2J"', None),
+        (b'"' + b"9" * 33 + b'"', None),
+        (b"null", None),
+    ],
+)
+def test_a_client_tells_its_own_version(
+    desk: Desk, request_with: Any, told: bytes, shown: str | None
+) -> None:
+    body = b'{"clientID":"c@1","clientVersion":' + told + b',"consumerDataSet":[{"groupName":"billing"}]}'
+    desk.beat(body)
+    command = GetConsumerConnectionList(consumer_group="billing")
+    answer = asyncio.run(desk.heartbeats.get_consumer_connection_list(command, request_with()))
+    [member] = ConsumerConnection.decode(answer.body).connection_set
+    assert (member.client_version, b"clientVersion" in answer.body) == (shown, shown is not None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.cli.printing.formats import attributes_text, moment, plain, rate, share, size, some, span
+from metaq.cli.printing.formats import attributes_text, moment, plain, rate, share, size, span
+from metaq.counts import some
 
 
 def test_unknown_is_never_zero() -> None:

@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from metaq._core import Frame, FrameError, Message, decode_messages
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from metaq.client.consumer.group.group_member import GroupMember
 
 REMARK_CHARACTERS_MAX: Final = 1000
+FRAMES_MAX: Final = 200
+"""Frames of a task that a report of stacks has."""
 
 Invoke = Callable[[Sequence[Message]], Awaitable[object]]
 
@@ -203,7 +206,33 @@ def _stacks() -> str:
     for task in asyncio.all_tasks():
         lines = [
             f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
-            for frame in task.get_stack()
+            for frame in _frames_of(task)
         ]
         parts.append("\n".join((f"task {task.get_name()}", *lines)))
     return "\n\n".join(parts)
+
+
+def _frames_of(task: asyncio.Task[object]) -> Iterator[FrameType]:
+    """Yields the frames of a task, the innermost last. `Task.get_stack` has only the outermost one of a task
+    that waits, which says nothing about its handler."""
+    waits: object = task.get_coro()
+    for _ in range(FRAMES_MAX):
+        frame = next(
+            (
+                found
+                for name in ("cr_frame", "gi_frame", "ag_frame")
+                if (found := getattr(waits, name, None)) is not None
+            ),
+            None,
+        )
+        if frame is None:
+            return
+        yield frame
+        waits = next(
+            (
+                found
+                for name in ("cr_await", "gi_yieldfrom", "ag_await")
+                if (found := getattr(waits, name, None)) is not None
+            ),
+            None,
+        )
