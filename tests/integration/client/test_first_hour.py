@@ -7,6 +7,7 @@ import gc
 import logging
 import warnings
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from metaq.protocol.errors import Refused
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name, poll_all
 from tests.support.clients import Face, create_topic, send
+from tests.support.metaq import run as run_command
 from tests.support.waiting import run, until
 
 
@@ -114,6 +116,21 @@ def test_a_time_without_a_zone_is_local(face: Face, served: Served) -> None:
             await face.call(producer.close)
 
     run(scenario)
+
+
+def test_help_docstring_and_page_say_which_zone_a_time_has() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    assert "without a zone, local time" in " ".join(metaq_help("send", "--help").split())
+    for method in (metaq.Producer.send, metaq.aio.Producer.send):
+        assert "without a time zone is local time" in " ".join((method.__doc__ or "").split())
+    assert "Without a time zone it is local time" in (docs / "python.md").read_text(encoding="utf-8")
+    assert "A time without a zone" in (docs / "commands.md").read_text(encoding="utf-8")
+
+
+def metaq_help(*arguments: str) -> str:
+    shown = run_command(*arguments, COLUMNS="300")
+    assert shown.returncode == 0, shown.stderr
+    return str(shown.stdout)
 
 
 def test_a_failed_batch_is_one_short_line(
