@@ -13,6 +13,7 @@ from metaq.errors import (
     ClientError,
     CommandError,
     ConfigError,
+    HandlerTimeout,
     InvalidMessage,
     MetaqError,
     NoReply,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from metaq import aio as aio
     from metaq._core import SendFuture
     from metaq.broker.functions.process import WorkerLost
+    from metaq.client.consumer.retry_policy import RetryPolicy
     from metaq.client.consumer.subscription import Reject, Retry
     from metaq.client.consumer.sync_consumers import Consumer, Puller, ReceivedMessage, Subscribed
     from metaq.client.message import Message
@@ -55,6 +57,7 @@ __all__ = [
     "ConfigError",
     "Consumer",
     "FunctionError",
+    "HandlerTimeout",
     "InvalidMessage",
     "LinkRefused",
     "Message",
@@ -77,6 +80,7 @@ __all__ = [
     "RegisterUnavailable",
     "Reject",
     "Retry",
+    "RetryPolicy",
     "SendFuture",
     "SendResult",
     "SendStatus",
@@ -110,6 +114,7 @@ _LAZY = {
     "RegisterUnavailable": "metaq.ha.register",
     "Reject": "metaq.client.consumer.subscription",
     "Retry": "metaq.client.consumer.subscription",
+    "RetryPolicy": "metaq.client.consumer.retry_policy",
     "SendFuture": "metaq._core",
     "SendResult": "metaq.client.producer.results",
     "SendStatus": "metaq.client.producer.results",

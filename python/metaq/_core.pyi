@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence, Set
 from contextvars import Context
 from datetime import datetime
-from typing import Any, Self, final, overload
+from typing import Any, Literal, Self, final, overload
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -490,9 +490,10 @@ class BrokerPlane:
 
     def recall(
         self, topic: str, unique_key: str, due_ms: int, *, producer_group: str, born_host: str
-    ) -> bool:
+    ) -> Literal["stored", "late", "before"]:
         """Cancels the delivery of the message with this key, which waits for this moment. The recall is
-        stored as safely as an acknowledged message. False if the moment has come already.
+        stored as safely as an acknowledged message. Nothing is stored if it is late, because the moment has
+        come, or if the message was recalled before.
 
         Raises StoreFailure if the store refuses."""
     def delayed_figures(
@@ -1142,6 +1143,12 @@ class Message:
     def system_flag(self) -> int: ...
     @property
     def system_properties(self) -> Mapping[str, str]: ...
+    def reply(self, body: Buffer) -> Awaitable[None]:
+        """Replies to a message that was sent with `request`. Works in the handler that got the message.
+
+        In plain code it returns when the broker has taken the reply. In a coroutine function it sends at
+        once; await what it returns. Raises InvalidMessage if the message is not a request, and UsageError
+        outside of a handler: there, `producer.reply` replies."""
     def __replace__(self, **changes: object) -> Message:
         """Returns a copy with these attributes changed. `copy.replace` of Python 3.13 calls it."""
     def __eq__(self, other: object, /) -> bool: ...
@@ -1161,10 +1168,15 @@ def decode_messages(
     `queue` is the queue that was pulled. Messages from a retry topic show the topic that they were first sent
     to, unless `shows_first_topic` is False. Raises FrameError if a message is malformed."""
 
-def register_message_rules(*, inflate: Callable[[bytes, int], bytes], system_names: frozenset[str]) -> None:
+def register_message_rules(
+    *,
+    inflate: Callable[[bytes, int], bytes],
+    system_names: frozenset[str],
+    reply: Callable[[Message, Buffer], Awaitable[None]],
+) -> None:
     """Registers what received messages need from Python; later calls have no effect. `inflate` decompresses a
     body by its system flag. `system_names` are the properties that belong to the system, not to the
-    sender."""
+    sender. `reply` is `Message.reply`."""
 
 @final
 class SendBuffer:
@@ -1314,6 +1326,13 @@ class AsyncSendFuture(Awaitable[SendResult]):
     It works like a future of asyncio: you can `await` it and pass it to `gather`, `wait`, `wait_for` and
     `shield`. Cancelling it does not cancel the message, which is sent all the same."""
 
+    @staticmethod
+    def waiting(event_loop: asyncio.AbstractEventLoop) -> AsyncSendFuture:
+        """Makes the future of a message that waits for room in the buffer."""
+    def _enter(self, entered: AsyncSendFuture) -> None:
+        """Continues with the outcome of another future: that of the message in the buffer."""
+    def _refuse(self, error: Exception) -> None:
+        """The message does not enter the buffer, for this reason."""
     _asyncio_future_blocking: bool
     @property
     def _cancel_message(self) -> Any: ...

@@ -25,6 +25,7 @@ MetaqError
     ├── NotDelivered   a flush or a close found messages that were not sent
     ├── NoReply        nobody replied to a request in time
     ├── Undecided      the end of a transaction did not reach its broker, which will ask the checker
+    ├── HandlerTimeout a call of a handler took longer than its handler_timeout
     ├── UnreadableBody a body cannot be decompressed
     └── UnusableFile   a file of the client cannot be opened, locked, read or written
 
@@ -178,6 +179,12 @@ class NoReply(ClientError):
 
 class Undecided(ClientError):
     """The end of a transaction did not reach its broker, which will ask the checker."""
+
+
+class HandlerTimeout(ClientError, TimeoutError):
+    """A call of a handler took longer than its `handler_timeout`. Its messages are retried."""
+
+    retriable = True
 
 
 class UnreadableBody(ClientError):

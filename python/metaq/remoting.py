@@ -242,7 +242,7 @@ class Connection:
                 for frame in decoder.feed(data):
                     self._dispatch(frame)
         except FrameError as error:
-            reason = f"the peer sent a malformed frame: {error}"
+            reason = str(error)
         except OSError as error:
             reason = str(error.strerror or error)
         finally:

@@ -23,7 +23,7 @@ def blocks_of(page: str, count: int) -> list[str]:
 
 
 def test_the_blocks_run_one_after_the_other(served: Metaq, tmp_path: Path) -> None:
-    blocks = blocks_of(PAGE, 9)
+    blocks = blocks_of(PAGE, 11)
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks).replace("127.0.0.1:9876", served.nameserver), encoding="utf-8")
     outcome = subprocess.run(
@@ -33,7 +33,9 @@ def test_the_blocks_run_one_after_the_other(served: Metaq, tmp_path: Path) -> No
     assert outcome.stderr == ""
     assert "the topic's name is blank" in outcome.stdout
     assert "['send parcels']" in outcome.stdout
-    assert len(outcome.stdout.splitlines()) == 5
+    assert "1000 parcels" in outcome.stdout
+    assert "the price of apples is 2" in outcome.stdout
+    assert len(outcome.stdout.splitlines()) == 7
 
     def everything() -> bool:
         found = [message.body for message in stored(served.nameserver, "orders")]
@@ -43,8 +45,8 @@ def test_the_blocks_run_one_after_the_other(served: Metaq, tmp_path: Path) -> No
 
 
 def test_a_users_type_checker_is_content(tmp_path: Path) -> None:
-    programs = {"page.py": "\n".join(blocks_of(PAGE, 9))}
-    programs |= {f"consumer_{number}.py": block for number, block in enumerate(blocks_of(CONSUMERS, 4))}
+    programs = {"page.py": "\n".join(blocks_of(PAGE, 11))}
+    programs |= {f"consumer_{number}.py": block for number, block in enumerate(blocks_of(CONSUMERS, 5))}
     # It sees the types; otherwise it would accept anything.
     programs["wrong.py"] = "import metaq\n\nmetaq.Client().producer().send('orders', 'no bytes')\n"
     for name, text in programs.items():

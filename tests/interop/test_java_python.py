@@ -6,6 +6,7 @@ tables of the first two tests; what takes more than one step has a test of its o
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 import threading
@@ -328,11 +329,50 @@ def test_requests_and_replies_both_ways(java: Clients, python: metaq.Client, pro
 
     @python.consumer(topics[1], group=unique("G"), start="earliest")
     def answer(message: metaq.Message) -> None:
-        producer.reply(message, b"re:" + message.body)
+        if message.body == b"by the producer":
+            producer.reply(message, b"re:" + message.body)
+        else:
+            message.reply(b"re:" + message.body)
 
-    asked = java.producer().call("request", topic=topics[1], body=f"question {TEXT}", timeout_ms=20_000)
-    assert asked["body"] == f"re:question {TEXT}"
+    asking = java.producer()
+    for body in (f"question {TEXT}", "by the producer"):
+        asked = asking.call("request", topic=topics[1], body=body, timeout_ms=20_000)
+        assert asked["body"] == f"re:{body}"
     answer.close()
+
+
+def test_java_asks_a_loop_and_a_coroutine_function(java: Clients) -> None:
+    topics = [java.topic(queues=1) for _ in range(2)]
+    is_ready = threading.Event()
+
+    async def main() -> None:
+        async with metaq.aio.Client(java.cluster.namesrv) as client:
+
+            @client.consumer(topics[0], group=unique("G"), start="earliest")
+            async def answer(message: metaq.Message) -> None:
+                await message.reply(b"handler:" + message.body)
+
+            is_ready.set()
+            loop = client.subscribe(topics[1], group=unique("G"), start="earliest")
+            async for message in loop:
+                async with message.process():
+                    await message.reply(b"loop:" + message.body)
+                if message.body == b"last":
+                    break
+
+    answering = threading.Thread(target=asyncio.run, args=(main(),))
+    answering.start()
+    assert is_ready.wait(TIMEOUT_S)
+    asking = java.producer()
+    for topic, body, expected in (
+        (topics[0], TEXT, f"handler:{TEXT}"),
+        (topics[1], TEXT, f"loop:{TEXT}"),
+        (topics[1], "last", "loop:last"),
+    ):
+        asked = asking.call("request", topic=topic, body=body, timeout_ms=60_000)
+        assert asked["body"] == expected
+    answering.join(TIMEOUT_S)
+    assert not answering.is_alive()
 
 
 def test_retries_both_ways(java: Clients, python: metaq.Client, producer: Producer) -> None:

@@ -63,7 +63,7 @@ pub use settings::{
 };
 pub use timer::delivery::TimerFigures;
 pub use timer::listing::{DelayedCounts, DelayedListing, DelayedMessage, DelayedSearch, LevelCount};
-pub use timer::recall::Recall;
+pub use timer::recall::{Recall, RecallOutcome};
 pub use transaction::by_hand::{Decided, OpenTransaction, OpenTransactions};
 pub use transaction::open::{End, Look};
 

@@ -13,5 +13,5 @@
 mod sniff;
 mod transport;
 
-pub use sniff::{Protocol, sniff};
+pub use sniff::{Protocol, not_a_frame, sniff};
 pub use transport::{GATHER_MAX, Input, Output, Progress, Transport};

@@ -79,6 +79,16 @@ pub fn sniff(first_bytes: &[u8], frame_bytes_max: usize) -> Option<Protocol> {
     Some(if is_frame { Protocol::Remoting } else { Protocol::Unknown })
 }
 
+/// Why the bytes of a peer are not a frame, in words: its first bytes may say what it speaks instead.
+pub fn not_a_frame(protocol: Option<Protocol>, error: &dyn fmt::Display) -> String {
+    match protocol {
+        Some(Protocol::Remoting | Protocol::Unknown) | None => {
+            format!("the peer sent no valid frame: {error}")
+        }
+        Some(protocol) => format!("the peer speaks {protocol}, not {}", Protocol::Remoting),
+    }
+}
+
 enum Match {
     Whole,
     SoFar,

@@ -22,7 +22,7 @@ _AGO: Final = re.compile(r"-(\d{1,9})([smhd])")
 
 def parse_position(text: str, now: datetime | None = None) -> Position:
     """Reads `earliest`, `latest`, `-10m` (s, m, h, d before now), a time such as 2026-01-31T12:00, or an
-    offset. Raises UsageError."""
+    offset. A time without a zone is local time. Raises UsageError."""
     text = current_word(text.strip())
     if text == "earliest":
         return "earliest"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from metaq.errors import MetaqError, NoSuchGroup
+from metaq.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from metaq.admin import Admin
@@ -95,13 +96,6 @@ def add_near_names(error: MetaqError, admin: Admin) -> None:
             names = [topic.name for topic in admin.topics.list()]
     except MetaqError:
         return
-    near = near_names(named[1], names)
-    if near:
-        error.hint = f"did you mean {' or '.join(near)}?" + (f" ({error.hint})" if error.hint else "")
-
-
-def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """Returns up to three names like the given one; case does not count."""
-    by_folded = {known.casefold(): known for known in names if known != name}
-    found = difflib.get_close_matches(name.casefold(), by_folded, n=3, cutoff=0.6)
-    return [by_folded[folded] for folded in found]
+    meant = did_you_mean(named[1], names)
+    if meant:
+        error.hint = meant + (f" ({error.hint})" if error.hint else "")

@@ -102,6 +102,7 @@ class Client(AsyncStartable):
         - `batch_bytes_max` (256 KiB): how much `send_soon` sends at once
         - `buffer_bytes_max` (32 MiB): how much `send_soon` holds before it waits
         - `batches_in_flight_max` (4): batches of one topic that `send_soon` sends at the same time
+        - `delay_levels_max` (18): the highest `delay_level` of a message
 
         Raises UsageError.
         """
@@ -165,6 +166,9 @@ class Client(AsyncStartable):
         - `strategy` ("average"): how queues are divided: "average", "circular", "sticky" or a function
         - `retries_max` (None), `suspend` (1.0): when a message becomes a dead letter, and how many seconds an
           ordered queue rests after a failure
+        - `retry` (None): a `metaq.RetryPolicy` with the delays and the number of retries; None leaves them to
+          the broker
+        - `handler_timeout` (None): after how many seconds a call of the handler counts as failed
         - `pull_count` (256), `buffer_count` (1000), `buffer_bytes` (100 MiB), `buffer_span` (2000): how much
           is read ahead
         - `on_rebalance` (None): called with the queues gained and the queues lost

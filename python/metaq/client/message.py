@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from metaq._core import Message, register_message_rules
 from metaq.client import compression
 from metaq.client.compression import INFLATED_BYTES_MAX
+from metaq.client.consumer.replying import reply
 from metaq.errors import InvalidMessage
 from metaq.protocol.names import group_fault, topic_fault
 from metaq.protocol.properties import KEYS, SYSTEM_NAMES, TAGS, UNIQUE_KEY, WAIT, encode_properties
@@ -48,7 +49,7 @@ def inflate(body: bytes, system_flag: int, bytes_max: int | None = None) -> byte
     return compression.decompress(body, system_flag, bytes_max)
 
 
-register_message_rules(inflate=inflate, system_names=SYSTEM_NAMES)
+register_message_rules(inflate=inflate, system_names=SYSTEM_NAMES, reply=reply)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from metaq.client.consumer.handler_signature import is_coroutine_function, name_of
 from metaq.client.lifecycle import require_process
 from metaq.errors import ClientClosed, UsageError
 
@@ -106,8 +107,8 @@ class Portal:
 
 def require_plain(function: Callable[..., Any]) -> None:
     """Raises UsageError for coroutine functions, because a slow one would stop the heartbeats of our loop."""
-    if asyncio.iscoroutinefunction(function):
+    if is_coroutine_function(function):
         raise UsageError(
-            f"{function.__name__} is a coroutine function, but metaq.Client calls plain functions",
+            f"{name_of(function)} is a coroutine function, but metaq.Client calls plain functions",
             hint="use metaq.aio.Client, or write it with def",
         )

@@ -12,13 +12,20 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
 from metaq.client import aio
-from metaq.client.consumer.options import ConsumerKeywords, HandlerKeywords, PullerKeywords
+from metaq.client.consumer import aio_consumers
+from metaq.client.consumer.options import (
+    ConsumerKeywords,
+    HandlerKeywords,
+    PullerKeywords,
+    consumer_options,
+)
 from metaq.client.consumer.sync_consumers import (
     AnyHandler,
     BatchHandler,
     Consumer,
     Handler,
     Puller,
+    ReceivedMessage,
     Subscribed,
 )
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, FAILED_START_CLOSE_S, Startable
@@ -77,6 +84,7 @@ class Client(Startable):
         - `batch_bytes_max` (256 KiB): how much `send_soon` sends at once
         - `buffer_bytes_max` (32 MiB): how much `send_soon` holds before it waits
         - `batches_in_flight_max` (4): batches of one topic that `send_soon` sends at the same time
+        - `delay_levels_max` (18): the highest `delay_level` of a message
 
         Raises UsageError.
         """
@@ -135,6 +143,9 @@ class Client(Startable):
         - `strategy` ("average"): how queues are divided: "average", "circular", "sticky" or a function
         - `retries_max` (None), `suspend` (1.0): when a message becomes a dead letter, and how many seconds an
           ordered queue rests after a failure
+        - `retry` (None): a `metaq.RetryPolicy` with the delays and the number of retries; None leaves them to
+          the broker
+        - `handler_timeout` (None): after how many seconds a call of the handler counts as failed
         - `pull_count` (256), `buffer_count` (1000), `buffer_bytes` (100 MiB), `buffer_span` (2000): how much
           is read ahead
         - `on_rebalance` (None): called with the queues gained and the queues lost
@@ -148,7 +159,12 @@ class Client(Startable):
 
         Raises UsageError.
         """
-        declare = self._client.consumer(topic, group=group, batch=batch, **options)
+        checked = consumer_options(topic, group, options, batch)
+
+        def declare(handler: AnyHandler) -> aio_consumers.Consumer:
+            return self._client._consumers.add_handler(
+                handler, checked, lambda handled: ReceivedMessage(handled, self._portal)
+            )
 
         def declare_plain(handler: AnyHandler) -> Consumer:
             require_plain(handler)

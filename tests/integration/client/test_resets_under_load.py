@@ -38,7 +38,8 @@ async def fill(face: Face, client: Any, topic: str, count: int, queues: list[Que
 
     async def put_async() -> None:
         for number in range(count):
-            await producer.send_soon(topic, b"%d" % number, queue=chosen[number % len(chosen)])
+            producer.send_soon(topic, b"%d" % number, queue=chosen[number % len(chosen)])
+            await producer.drain()
 
     await (asyncio.to_thread(put) if face.is_sync else put_async())
     await face.call(producer.flush)

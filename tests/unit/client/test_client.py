@@ -129,7 +129,7 @@ def test_docstrings_show_every_option_with_its_default(client: type, method: str
 def test_the_names_of_consumers_are_compared_too() -> None:
     assert {"consumer", "subscribe", "puller", "run"} <= shown(aio.Client)
     assert {"assign", "seek", "poll", "commit", "is_closed"} <= shown(consumers_aio.Puller)
-    assert {"process", "ack", "retry", "reject"} == shown(consumers_aio.ReceivedMessage)
+    assert {"process", "ack", "retry", "reject", "reply"} == shown(consumers_aio.ReceivedMessage)
 
 
 def test_another_event_loop_is_an_error() -> None:
@@ -180,7 +180,17 @@ ERRORS = {"MetaqError", *re.findall(r"[├└]── (\w+)", errors.__doc__ or "
 def test_the_package_shows_what_it_says_and_loads_it_late() -> None:
     assert set(metaq.__all__) == {
         *("Client", "Consumer", "Message", "Producer", "Puller", "Queue", "ReceivedMessage", "Subscribed"),
-        *("Reject", "Retry", "SendFuture", "SendResult", "SendStatus", "Transaction", "__version__", "aio"),
+        *(
+            "Reject",
+            "Retry",
+            "RetryPolicy",
+            "SendFuture",
+            "SendResult",
+            "SendStatus",
+            "Transaction",
+            "__version__",
+            "aio",
+        ),
         *ERRORS,
     }
     assert set(aio.__all__) == {
@@ -205,7 +215,7 @@ def test_a_close_that_is_cut_short_leaves_no_future_open() -> None:
         await client.start()
         producer = client.producer("g")
         await producer.start()
-        future = await producer.send_soon("t", b"x")
+        future = producer.send_soon("t", b"x")
         closing = asyncio.create_task(client.close())
         await asyncio.sleep(0)
         closing.cancel()

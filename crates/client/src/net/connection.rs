@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use foldhash::fast::RandomState;
-use metaq_transport::{Progress, Protocol, Transport, sniff};
+use metaq_transport::{Progress, Transport, not_a_frame, sniff};
 use metaq_wire::{Encoding, FrameEncoder, Header, WireError, next_frame};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -222,16 +222,6 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         self.connection.state.lock().in_flight.remove(&self.opaque);
-    }
-}
-
-/// `protocol` is known only while the peer has sent no frame.
-fn not_a_frame(protocol: Option<Protocol>, error: &WireError) -> String {
-    match protocol {
-        Some(protocol @ (Protocol::Tls | Protocol::Http1 | Protocol::Http2)) => {
-            format!("the peer speaks {protocol}, not {}", Protocol::Remoting)
-        }
-        _ => format!("the peer sent no valid frame: {error}"),
     }
 }
 

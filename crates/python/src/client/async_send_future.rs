@@ -4,12 +4,15 @@
 //! A future of asyncio's own costs more to create, resolve and collect than everything else that happens to a message,
 //! and nobody reads most of them: a flush reports what failed. This one leaves no trace at its batch and makes no result
 //! until somebody awaits it or asks.
+//!
+//! A message that the buffer has no room for has a future too. It waits for its place, and gets it when the message
+//! enters the buffer.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use metaq_client::{Batch, Outcome};
 use parking_lot::Mutex;
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -19,11 +22,17 @@ use crate::client::send_future::{Attached, exception, result, state_of};
 
 #[pyclass(frozen, module = "metaq._core")]
 pub struct AsyncSendFuture {
-    batch: Arc<Batch<Attached>>,
-    number: usize,
+    /// Empty while the message waits for room in the buffer.
+    place: OnceLock<Place>,
     event_loop: Py<PyAny>,
     /// Only the thread of the event loop uses it, as with every future of asyncio. No Python runs while it is locked.
     state: Mutex<State>,
+}
+
+enum Place {
+    InBatch(Arc<Batch<Attached>>, usize),
+    /// The message never entered the buffer, for this reason.
+    Refused(Py<PyAny>),
 }
 
 #[derive(Default)]
@@ -62,31 +71,77 @@ impl Borrowed {
 
 impl AsyncSendFuture {
     pub fn new(batch: Arc<Batch<Attached>>, number: usize, event_loop: Py<PyAny>) -> Self {
-        AsyncSendFuture { batch, number, event_loop, state: Mutex::default() }
+        AsyncSendFuture { place: Place::InBatch(batch, number).into(), event_loop, state: Mutex::default() }
     }
 
     fn is_done(&self) -> bool {
-        self.batch.outcome().is_some() || self.is_cancelled()
+        self.is_settled() || self.is_cancelled()
+    }
+
+    fn is_settled(&self) -> bool {
+        match self.place.get() {
+            Some(Place::InBatch(batch, _)) => batch.outcome().is_some(),
+            Some(Place::Refused(_)) => true,
+            None => false,
+        }
     }
 
     fn is_cancelled(&self) -> bool {
         self.state.lock().cancelled.is_some()
     }
 
-    /// Raises if it was cancelled or has no outcome yet.
-    fn outcome(&self, py: Python<'_>) -> PyResult<&Outcome> {
+    /// The outcome with its batch. Raises if it was cancelled or has no outcome yet.
+    fn settled(&self, py: Python<'_>) -> PyResult<Settled<'_>> {
         if self.is_cancelled() {
             return Err(PyErr::from_value(self.cancelled_error(py)?.into_bound(py)));
         }
-        match self.batch.outcome() {
-            Some(outcome) => Ok(outcome),
-            None => {
-                let maker = &Borrowed::get(py)?.invalid_state_error;
-                let error = maker.call1(py, ("the message is still being sent",))?;
-                Err(PyErr::from_value(error.into_bound(py)))
+        match self.place.get() {
+            Some(Place::Refused(error)) => return Ok(Settled::Refused(error)),
+            Some(Place::InBatch(batch, number)) => {
+                if let Some(outcome) = batch.outcome() {
+                    return Ok(Settled::InBatch(batch, *number, outcome));
+                }
             }
+            None => {}
         }
+        let maker = &Borrowed::get(py)?.invalid_state_error;
+        let error = maker.call1(py, ("the message is still being sent",))?;
+        Err(PyErr::from_value(error.into_bound(py)))
     }
+
+    /// Sets the place of a message that waited. The first call counts.
+    fn settle_in(slf: &Bound<'_, Self>, place: Place) -> PyResult<()> {
+        let future = slf.get();
+        if future.place.set(place).is_err() {
+            return Ok(());
+        }
+        let is_watched = {
+            let mut state = future.state.lock();
+            // A cancelled future has called its callbacks already.
+            let wants = state.cancelled.is_none() && !state.callbacks.is_empty();
+            wants && !std::mem::replace(&mut state.is_watched, true)
+        };
+        if is_watched { watch(slf) } else { Ok(()) }
+    }
+}
+
+/// The outcome of a message, and what is needed to show it.
+enum Settled<'a> {
+    InBatch(&'a Batch<Attached>, usize, &'a Outcome),
+    Refused(&'a Py<PyAny>),
+}
+
+/// Calls the callbacks when the outcome is known, which may be now.
+fn watch(future: &Bound<'_, AsyncSendFuture>) -> PyResult<()> {
+    let is_known = match future.get().place.get() {
+        Some(Place::InBatch(batch, _)) => {
+            !batch.watch(|attached| attached.futures.push(future.clone().unbind()))
+        }
+        Some(Place::Refused(_)) => true,
+        None => false,
+    };
+    // If the outcome is known by now, nobody else will call the callbacks.
+    if is_known { call_soon(future) } else { Ok(()) }
 }
 
 /// Lets the loop call all callbacks.
@@ -110,6 +165,29 @@ fn call_one_soon(
 
 #[pymethods]
 impl AsyncSendFuture {
+    /// The future of a message that waits for room in the buffer.
+    #[staticmethod]
+    fn waiting(event_loop: Py<PyAny>) -> Self {
+        AsyncSendFuture { place: OnceLock::new(), event_loop, state: Mutex::default() }
+    }
+
+    /// The message is in the buffer now, under this other future.
+    #[pyo3(name = "_enter")]
+    fn enter(slf: &Bound<'_, Self>, entered: &Bound<'_, Self>) -> PyResult<()> {
+        match entered.get().place.get() {
+            Some(Place::InBatch(batch, number)) => {
+                Self::settle_in(slf, Place::InBatch(batch.clone(), *number))
+            }
+            _ => Err(PyValueError::new_err("the other future waits too")),
+        }
+    }
+
+    /// The message does not enter the buffer, for this reason.
+    #[pyo3(name = "_refuse")]
+    fn refuse(slf: &Bound<'_, Self>, error: Py<PyAny>) -> PyResult<()> {
+        Self::settle_in(slf, Place::Refused(error))
+    }
+
     #[getter(_asyncio_future_blocking)]
     fn is_blocking(&self) -> bool {
         self.state.lock().is_blocking
@@ -158,11 +236,21 @@ impl AsyncSendFuture {
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        result(py, &self.batch, self.number, self.outcome(py)?)
+        match self.settled(py)? {
+            Settled::InBatch(batch, number, outcome) => result(py, batch, number, outcome),
+            Settled::Refused(error) => {
+                // Otherwise it would collect the frames of every raise.
+                error.setattr(py, intern!(py, "__traceback__"), py.None())?;
+                Err(PyErr::from_value(error.bind(py).clone()))
+            }
+        }
     }
 
     fn exception(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        exception(py, &self.batch, self.number, self.outcome(py)?)
+        match self.settled(py)? {
+            Settled::InBatch(batch, number, outcome) => exception(py, batch, number, outcome),
+            Settled::Refused(error) => Ok(Some(error.clone_ref(py))),
+        }
     }
 
     #[pyo3(signature = (callback, *, context=None))]
@@ -183,13 +271,10 @@ impl AsyncSendFuture {
         let is_first = {
             let mut state = future.state.lock();
             state.callbacks.push((callback, context));
-            !std::mem::replace(&mut state.is_watched, true)
+            // A message that waits for room is watched from the moment it enters the buffer.
+            future.place.get().is_some() && !std::mem::replace(&mut state.is_watched, true)
         };
-        // If the batch has its outcome by now, nobody else will call the callbacks.
-        if is_first && !future.batch.watch(|attached| attached.futures.push(slf.clone().unbind())) {
-            return call_soon(slf);
-        }
-        Ok(())
+        if is_first { watch(slf) } else { Ok(()) }
     }
 
     fn remove_done_callback(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<usize> {
@@ -217,9 +302,14 @@ impl AsyncSendFuture {
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.is_cancelled() { "cancelled" } else { state_of(&self.batch) };
-        let topic = &self.batch.topic;
-        match self.batch.message_id(self.number) {
+        let (batch, number) = match self.place.get() {
+            Some(Place::InBatch(batch, number)) => (batch, *number),
+            Some(Place::Refused(_)) => return "<AsyncSendFuture of a message that was not sent>".to_owned(),
+            None => return "<AsyncSendFuture of a message that waits for room>".to_owned(),
+        };
+        let state = if self.is_cancelled() { "cancelled" } else { state_of(batch) };
+        let topic = &batch.topic;
+        match batch.message_id(number) {
             Some(id) => format!("<AsyncSendFuture of {id} to {topic}, {state}>"),
             None => format!("<AsyncSendFuture to {topic}, {state}>"),
         }

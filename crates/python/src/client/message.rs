@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDateTime, PyDict, PyMappingProxy, PyString, PyTuple, PyType, PyTzInfo};
 
-use crate::client::received::Received;
+use crate::client::received::{self, Received};
 
 /// The attributes, in the order of the constructor's parameters.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -331,6 +331,10 @@ impl Message {
     #[getter]
     fn body_size(&self, py: Python<'_>) -> PyResult<usize> {
         self.size(py)
+    }
+
+    fn reply(slf: &Bound<'_, Self>, body: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        received::reply(slf, body)
     }
 
     #[pyo3(signature = (**changes))]

@@ -22,6 +22,8 @@ struct MessageRules {
     /// Decompresses a body by its system flag; raises UnreadableBody.
     inflate: Py<PyAny>,
     system_names: Py<PyFrozenSet>,
+    /// Replies to a message for the handler that got it.
+    reply: Py<PyAny>,
 }
 
 static MESSAGE_RULES: PyOnceLock<MessageRules> = PyOnceLock::new();
@@ -34,9 +36,19 @@ impl MessageRules {
 
 /// The first call counts.
 #[pyfunction]
-#[pyo3(signature = (*, inflate, system_names))]
-pub fn register_message_rules(py: Python<'_>, inflate: Py<PyAny>, system_names: Py<PyFrozenSet>) {
-    let _first = MESSAGE_RULES.set(py, MessageRules { inflate, system_names });
+#[pyo3(signature = (*, inflate, system_names, reply))]
+pub fn register_message_rules(
+    py: Python<'_>,
+    inflate: Py<PyAny>,
+    system_names: Py<PyFrozenSet>,
+    reply: Py<PyAny>,
+) {
+    let _first = MESSAGE_RULES.set(py, MessageRules { inflate, system_names, reply });
+}
+
+/// Calls Python's function that replies to a message.
+pub fn reply(message: &Bound<'_, Message>, body: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    MessageRules::get(message.py())?.reply.call1(message.py(), (message, body))
 }
 
 /// The buffer and the queue that all messages of a pull share.

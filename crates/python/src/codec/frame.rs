@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use metaq_transport::{not_a_frame, sniff};
 use metaq_wire::{Encoding, FRAME_BYTES_MAX, FrameEncoder, Header, LANGUAGE_PYTHON, WireError, next_frame};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::enter::Failure;
+use crate::enter::{Failure, FrameError};
 
 #[pyfunction]
 #[pyo3(signature = (code, *, opaque, flag=0, remark=None, fields=None, body=&[][..], binary=false))]
@@ -88,6 +89,15 @@ impl Frame {
 pub struct FrameDecoder {
     buffer: Vec<u8>,
     frame_bytes_max: usize,
+    has_frames: bool,
+}
+
+impl FrameDecoder {
+    /// Why the bytes that are left are not a frame: the first bytes of a peer say what it speaks instead.
+    fn explain(&self, rest: &[u8], error: &WireError) -> PyErr {
+        let protocol = if self.has_frames { None } else { sniff(rest, self.frame_bytes_max) };
+        FrameError::new_err(not_a_frame(protocol, error))
+    }
 }
 
 #[pymethods]
@@ -95,18 +105,20 @@ impl FrameDecoder {
     #[new]
     #[pyo3(signature = (frame_bytes_max=FRAME_BYTES_MAX))]
     fn new(frame_bytes_max: usize) -> Self {
-        FrameDecoder { buffer: Vec::new(), frame_bytes_max }
+        FrameDecoder { buffer: Vec::new(), frame_bytes_max, has_frames: false }
     }
 
     fn feed(&mut self, py: Python<'_>, data: &[u8]) -> PyResult<Vec<Frame>> {
         self.buffer.extend_from_slice(data);
         let mut frames = Vec::new();
         let mut start = 0;
-        while let Some(frame) =
-            next_frame(&self.buffer[start..], self.frame_bytes_max).map_err(Failure::from)?
-        {
-            frames.push(Frame::decode(py, &frame).map_err(Failure::from)?);
+        loop {
+            let rest = &self.buffer[start..];
+            let frame = next_frame(rest, self.frame_bytes_max).map_err(|error| self.explain(rest, &error))?;
+            let Some(frame) = frame else { break };
+            frames.push(Frame::decode(py, &frame).map_err(|error| self.explain(rest, &error))?);
             start += frame.size;
+            self.has_frames = true;
         }
         self.buffer.drain(..start);
         Ok(frames)

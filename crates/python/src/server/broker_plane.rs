@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use metaq_server::{Decided, DelayedMessage, DelayedSearch, End, Look, OpenTransaction, Recall, Resend};
+use metaq_server::{
+    Decided, DelayedMessage, DelayedSearch, End, Look, OpenTransaction, Recall, RecallOutcome, Resend,
+};
 use metaq_store::{TimerPosition, TimerProgress, TimerSpans};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -295,11 +297,15 @@ impl BrokerPlane {
         due_ms: i64,
         producer_group: String,
         born_host: &str,
-    ) -> PyResult<bool> {
+    ) -> PyResult<&'static str> {
         let broker = &self.inner.broker;
         let born_host = born_host.parse().unwrap_or(broker.store_host);
         let recall = Recall { topic, unique_key, due_ms, producer_group, born_host };
-        enter(py, || broker.timers.recall(&recall))
+        Ok(match enter(py, || broker.timers.recall(&recall))? {
+            RecallOutcome::Stored => "stored",
+            RecallOutcome::TooLate => "late",
+            RecallOutcome::RecalledBefore => "before",
+        })
     }
 
     #[pyo3(signature = (*, from_ms, step_ms, count))]

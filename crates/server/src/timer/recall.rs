@@ -21,6 +21,10 @@ use crate::timer::signature::sign;
 const NEAR_MS: i64 = 60_000;
 /// A recall is remembered this long after its time, for a message that is read late.
 const KEPT_MS: i64 = 10_000;
+/// A new recall is remembered at least this long: until then, the log of timers knows it.
+const FRESH_MS: i64 = 10_000;
+/// Above this number, those that are older are forgotten.
+const FRESH_MAX: usize = 65_536;
 const RECALL_TAG: &str = "_RECALL_TAG_";
 const RECALL_BODY: &[u8] = b"0";
 
@@ -33,12 +37,37 @@ pub struct Recall {
     pub born_host: SocketAddr,
 }
 
+/// The result of a recall.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecallOutcome {
+    /// It is stored as safely as an acknowledged message.
+    Stored,
+    /// The time of the message has come.
+    TooLate,
+    /// The message was recalled before; nothing was stored.
+    RecalledBefore,
+}
+
 #[derive(Default)]
 struct Near {
     /// Everything due up to here may have been delivered.
     taken_until_ms: i64,
     /// The physical offset of the recall, by hash of the key and due time.
     recalls: HashMap<(u64, i64), i64, RandomState>,
+    /// The same for recalls of any time that were stored just now, with the moment when that was.
+    fresh: HashMap<(u64, i64), (i64, i64), RandomState>,
+}
+
+impl Near {
+    fn keep_fresh(&mut self, key: (u64, i64), physical_offset: i64, now_ms: i64) {
+        if self.fresh.len() >= FRESH_MAX {
+            self.fresh.retain(|_, (_, stored_ms)| now_ms - *stored_ms < FRESH_MS);
+            if self.fresh.len() >= FRESH_MAX {
+                self.fresh.clear();
+            }
+        }
+        self.fresh.insert(key, (physical_offset, now_ms));
+    }
 }
 
 /// The recalls for times that are near.
@@ -70,8 +99,8 @@ impl Recalls {
 }
 
 impl Timers {
-    /// Stores a recall, as safely as an acknowledged message. False if it comes too late.
-    pub fn recall(&self, recall: &Recall) -> Result<bool, ServerError> {
+    /// Stores a recall, as safely as an acknowledged message, unless it comes too late or a second time.
+    pub fn recall(&self, recall: &Recall) -> Result<RecallOutcome, ServerError> {
         let mut properties = Vec::with_capacity(256);
         let now_ms = self.store.clock().now_ms();
         let (due_text, now_text) = (recall.due_ms.to_string(), now_ms.to_string());
@@ -104,15 +133,24 @@ impl Timers {
             body_crc: body_crc(RECALL_BODY),
             properties: [&properties, &[], &[]],
         };
+        let key_hash = key_hash(recall.topic.as_bytes(), recall.unique_key.as_bytes());
+        if self.was_recalled(recall, key_hash) {
+            return Ok(RecallOutcome::RecalledBefore);
+        }
         // Under the lock, so that a delivery either comes before the recall or finds it.
         let appended = {
             let mut near = self.recalls.near.lock();
             if recall.due_ms <= now_ms.max(near.taken_until_ms) {
-                return Ok(false);
+                return Ok(RecallOutcome::TooLate);
+            }
+            let known =
+                near.fresh.get(&(key_hash, recall.due_ms)).map(|(physical_offset, _)| *physical_offset);
+            if known.is_some_and(|physical_offset| self.is_recall_of(physical_offset, recall)) {
+                return Ok(RecallOutcome::RecalledBefore);
             }
             let appended = self.store.append(&record).map_err(ServerError::Store)?;
+            near.keep_fresh((key_hash, recall.due_ms), appended.physical_offset, now_ms);
             if recall.due_ms - now_ms < NEAR_MS {
-                let key_hash = key_hash(recall.topic.as_bytes(), recall.unique_key.as_bytes());
                 near.recalls.insert((key_hash, recall.due_ms), appended.physical_offset);
             }
             appended
@@ -121,7 +159,28 @@ impl Timers {
         if !self.store.wait_confirmed(appended.end_offset, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
-        Ok(true)
+        Ok(RecallOutcome::Stored)
+    }
+
+    /// Whether a recall of the same message waits that the log of timers knows.
+    fn was_recalled(&self, recall: &Recall, key_hash: u64) -> bool {
+        if self.recalls.find(key_hash, recall.due_ms).is_some_and(|known| self.is_recall_of(known, recall)) {
+            return true;
+        }
+        let Some(outline) = self.outline.lock().clone() else { return false };
+        let known = outline.recalls(key_hash, recall.due_ms);
+        known.into_iter().any(|physical_offset| self.is_recall_of(physical_offset, recall))
+    }
+
+    /// Whether the record there recalls the same message. Another key may have the same hash.
+    fn is_recall_of(&self, physical_offset: i64, recall: &Recall) -> bool {
+        let Some(stored) = self.store.appended_record_at(physical_offset) else {
+            return false;
+        };
+        let Ok(record) = Record::decode(&stored) else { return false };
+        Waiting::of(&record).is_some_and(|waiting| waiting.is_recall && waiting.due_ms == recall.due_ms)
+            && record.property("REAL_TOPIC") == Some(recall.topic.as_bytes())
+            && recalled_key(&record) == Some(recall.unique_key.as_bytes())
     }
 
     /// Whether a recall was stored for this message.

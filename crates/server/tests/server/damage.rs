@@ -1,6 +1,6 @@
 //! Damaged records where reads wait for their repair: nobody gets past them, and nobody gives them up.
 
-use metaq_server::{Look, Recall};
+use metaq_server::{Look, Recall, RecallOutcome};
 use metaq_store::{DamagedMessage, SCHEDULE_TOPIC, TIMER_TOPIC};
 
 use crate::support::request_code::{PULL_MESSAGE, SEND_MESSAGE_V2};
@@ -105,7 +105,7 @@ fn a_message_is_not_delivered_while_its_recall_is_damaged() {
         producer_group: PRODUCER_GROUP.to_owned(),
         born_host: ([127, 0, 0, 1], 1).into(),
     };
-    assert!(plane.broker().timers.recall(&recall).unwrap());
+    assert_eq!(plane.broker().timers.recall(&recall).unwrap(), RecallOutcome::Stored);
     let record = plane.read(TIMER_TOPIC, 0).pop().unwrap();
     let place = record.physical_offset + 4;
     plane.flip(place);

@@ -1,6 +1,6 @@
 //! Messages that wait: delay levels, moments of delivery, recalls, and copies of stored messages.
 
-use metaq_server::{DelayedSearch, Recall, Resend};
+use metaq_server::{DelayedSearch, Recall, RecallOutcome, Resend};
 use metaq_store::{SCHEDULE_TOPIC, TIMER_TOPIC};
 
 use crate::support::request_code::SEND_MESSAGE_V2;
@@ -106,11 +106,38 @@ fn a_waiting_message_can_be_recalled_until_it_is_due() {
         producer_group: PRODUCER_GROUP.to_owned(),
         born_host: ([127, 0, 0, 1], 1).into(),
     };
-    assert!(plane.broker().timers.recall(&recall("K1", START_MS + 2_000)).unwrap());
+    assert_eq!(plane.broker().timers.recall(&recall("K1", START_MS + 2_000)).unwrap(), RecallOutcome::Stored);
     plane.advance_ms(2_000);
     eventually("the other one is delivered", || plane.bodies(TOPIC, 0) == ["kept"]);
     assert_eq!(plane.figures().timers.recalled, 1);
-    assert!(!plane.broker().timers.recall(&recall("K2", START_MS + 2_000)).unwrap(), "too late");
+    assert_eq!(
+        plane.broker().timers.recall(&recall("K2", START_MS + 2_000)).unwrap(),
+        RecallOutcome::TooLate
+    );
+}
+
+#[test]
+fn a_second_recall_is_refused_however_far_the_time_is() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    put(&mut client, &[("UNIQ_KEY", "K"), ("TIMER_DELAY_SEC", "86400")], "m");
+    put(&mut client, &[("UNIQ_KEY", "L"), ("TIMER_DELAY_SEC", "86400")], "m");
+    let recall = |key: &str| Recall {
+        topic: TOPIC.to_owned(),
+        unique_key: key.to_owned(),
+        due_ms: START_MS + 86_400_000,
+        producer_group: String::new(),
+        born_host: ([127, 0, 0, 1], 1).into(),
+    };
+    let timers = &plane.broker().timers;
+    assert_eq!(timers.recall(&recall("K")).unwrap(), RecallOutcome::Stored);
+    assert_eq!(timers.recall(&recall("K")).unwrap(), RecallOutcome::RecalledBefore);
+    assert_eq!(timers.recall(&recall("L")).unwrap(), RecallOutcome::Stored);
+    let end = plane.store.end_offset();
+    // Later only the log of timers knows it.
+    plane.advance_ms(60_000);
+    assert_eq!(timers.recall(&recall("L")).unwrap(), RecallOutcome::RecalledBefore);
+    assert_eq!(plane.store.end_offset(), end, "nothing was stored");
 }
 
 #[test]
@@ -134,7 +161,7 @@ fn a_message_is_listed_as_recalled_if_its_own_moment_was_recalled() {
         producer_group: String::new(),
         born_host: ([127, 0, 0, 1], 1).into(),
     };
-    assert!(timers.recall(&recall).unwrap());
+    assert_eq!(timers.recall(&recall).unwrap(), RecallOutcome::Stored);
     eventually("the recall is read", || are_recalled() == [true, false]);
     plane.advance_ms(120_000);
     eventually("the other one is delivered", || plane.bodies(TOPIC, 0) == ["m"]);

@@ -123,7 +123,7 @@ class DelayedMessages:
         if line.is_recalled:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "the message was recalled before")
         try:
-            recalled = await self._pools.storing.run(
+            outcome = await self._pools.storing.run(
                 request,
                 lambda: self._plane.recall(
                     line.topic, line.id, line.due_ms, producer_group="", born_host=request.remote
@@ -131,8 +131,10 @@ class DelayedMessages:
             )
         except StoreFailure as failure:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the recall was not stored: {failure}") from failure
-        if not recalled:
+        if outcome == "late":
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "the message's time has come: it is delivered")
+        if outcome == "before":
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, "the message was recalled before")
         peer_log.write(
             _log,
             logging.INFO,

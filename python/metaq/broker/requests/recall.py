@@ -103,7 +103,7 @@ class Recalls:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {command.topic[:128]} does not exist")
         handle = self._checked(command)
         try:
-            recalled = await self._pools.storing.run(
+            outcome = await self._pools.storing.run(
                 request,
                 lambda: self._plane.recall(
                     handle.topic,
@@ -115,8 +115,10 @@ class Recalls:
             )
         except StoreFailure as failure:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the recall was not stored: {failure}") from failure
-        if not recalled:
+        if outcome == "late":
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "the message's time has come: it is delivered")
+        if outcome == "before":
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, "the message was recalled before")
         fields = Recalled(msg_id=handle.unique_key).to_fields()
         return Response(fields=fields | {REGION: broker.region})
 

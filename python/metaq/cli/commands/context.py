@@ -168,7 +168,7 @@ def delete(name: Name, yes: Yes = False, output: Output = Format.table) -> None:
 
 
 def _require(contexts: Contexts, name: str) -> None:
-    from metaq.cli.suggestions import near_names
+    from metaq.suggestions import near_names
 
     if name not in contexts.contexts:
         near = near_names(name, contexts.contexts)

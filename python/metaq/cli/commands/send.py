@@ -47,7 +47,9 @@ def send(
     deliver_at: Annotated[
         str | None,
         typer.Option(
-            help="Deliver at this time, such as 2026-01-31T12:00.", metavar="TIME", show_default=False
+            help="Deliver at this time, such as 2026-01-31T12:00; without a zone, local time.",
+            metavar="TIME",
+            show_default=False,
         ),
     ] = None,
     count: Annotated[

@@ -4,6 +4,9 @@ aio_consumers.py, sync_consumers.py  the two faces that users see; registry.py: 
 options.py, subscription.py          what a caller passes in
 allocation.py                        strategies that divide queues among members; callers may name one
 handler.py, handler_threads.py       consumption with a handler
+handler_signature.py, received_handler.py  what a handler may look like, and what it gets
+handler_timeout.py, retry_policy.py  limits and delays that a program chooses
+replying.py                          replies to requests
 iteration.py                         consumption with a loop
 group/                               membership of a group: shares, locks, requests from brokers
 pull/                                pulls and prefetched messages; consumption by polling

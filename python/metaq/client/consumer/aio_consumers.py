@@ -8,10 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from metaq.client.consumer.handler import HandlerConsumer
-from metaq.client.consumer.iteration import Delivery, Stream
+from metaq.client.consumer.iteration import Stream, Unsettled
 from metaq.client.consumer.pull.pull_consumer import PullConsumer
 from metaq.client.consumer.subscription import Reject, retry_seconds
 from metaq.client.lifecycle import (
@@ -29,23 +29,22 @@ from metaq.client.session.session import Session
 from metaq.client.stderr_fallback import once
 from metaq.errors import MetaqError
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
-Handler = Callable[[Message], Awaitable[object] | None]
-"""Takes a message. What a coroutine function returns is ignored; a plain function returns None."""
-BatchHandler = Callable[[list[Message]], Awaitable[object] | None]
-"""Takes a list of messages, with the option `batch`."""
-AnyHandler = Callable[[Any], Awaitable[object] | None]
-"""Takes either, if a type checker cannot know whether `batch` is given."""
+_log = logging.getLogger(__name__)
 
 
 class ReceivedMessage(Message):
-    """A message of an iteration, which you settle with `process`, `ack`, `retry` or `reject`."""
+    """A message that you settle with `process`, `ack`, `retry` or `reject`.
+
+    Iterations give it, and a handler gets it if its parameter is annotated with this class.
+    """
 
     __slots__ = ("_delivery",)
-    _delivery: Delivery
+    _delivery: Unsettled
 
-    def __new__(cls, delivery: Delivery) -> Self:
+    def __new__(cls, delivery: Unsettled) -> Self:
         self = super().__new__(cls, delivery.message)
         self._delivery = delivery
         return self
@@ -70,6 +69,26 @@ class ReceivedMessage(Message):
     async def reject(self, reason: str = "") -> None:
         """Sends the message to the group's dead letters, which keep the reason."""
         await self._delivery.reject(Reject(reason))
+
+    def reply(self, body: Buffer) -> Awaitable[None]:
+        """Replies to a message that was sent with `request`. It sends at once; await what it returns.
+
+        Raises InvalidMessage if the message is not a request.
+        """
+        return self._delivery.reply(self, body)
+
+
+Handler = (
+    Callable[[Message], Awaitable[object] | None] | Callable[[ReceivedMessage], Awaitable[object] | None]
+)
+"""Takes a message. What a coroutine function returns is ignored; a plain function returns None."""
+BatchHandler = (
+    Callable[[list[Message]], Awaitable[object] | None]
+    | Callable[[list[ReceivedMessage]], Awaitable[object] | None]
+)
+"""Takes a list of messages, with the option `batch`."""
+AnyHandler = Callable[[Any], Awaitable[object] | None]
+"""Takes either, if a type checker cannot know whether `batch` is given."""
 
 
 class Processing:

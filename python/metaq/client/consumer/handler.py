@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -11,8 +12,10 @@ from metaq._core import Message
 from metaq.client.consumer.group.broker_requests import BrokerRequests
 from metaq.client.consumer.group.group_member import GroupMember
 from metaq.client.consumer.handler_threads import as_exception, run_in_thread
+from metaq.client.consumer.handler_timeout import TimedTasks, TimedThreads
 from metaq.client.consumer.options import ConsumerOptions, client_directory
 from metaq.client.consumer.pull.buffers import QueueBuffer
+from metaq.client.consumer.replying import blocking_reply, reply_from_here, task_reply
 from metaq.client.consumer.settlement.local_retry import LocalRetries
 from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.client.consumer.settlement.settlement import Settlement
@@ -20,12 +23,15 @@ from metaq.client.consumer.subscription import Reject, Retry
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, CloseDeadline, SharedClose, closing_within
 from metaq.client.session.routes import Queue
 from metaq.client.stderr_fallback import once
+from metaq.errors import HandlerTimeout
 
 if TYPE_CHECKING:
     from metaq.client.session.session import Session
 
 _log = logging.getLogger(__name__)
 
+IDS_SHOWN_MAX: Final = 3
+"""A log line names this many messages of a batch."""
 YIELD_EVERY: Final = 64
 """After this many messages a task that never awaits lets the event loop run, which has heartbeats to send."""
 
@@ -57,8 +63,20 @@ class HandlerConsumer:
         self._caller = caller
         self._local_retries: LocalRetries | None = None
         self._settlement = Settlement(self.member)
-        self._requests = BrokerRequests(self.member, self.invoke)
+        self._requests = BrokerRequests(self.member, self._invoke_elsewhere)
         self._workers: set[asyncio.Future[None]] = set()
+        self._workers_started = 0
+        self._threads: dict[str, asyncio.Future[None]] = {}
+        """Worker threads by name."""
+        self._timed_threads: TimedThreads | None = None
+        self._timed_tasks: TimedTasks | None = None
+        self._call = self.invoke
+        """Calls the handler, with its time limit if it has one."""
+        if options.handler_timeout is not None:
+            self._timed_tasks = TimedTasks(options)
+            self._call = self._invoke_in_time
+            if caller.is_plain:
+                self._timed_threads = TimedThreads(options, self._failed, self._replace_thread)
         self._is_started = False
         self.is_closed = False
         self._closing = SharedClose()
@@ -73,20 +91,36 @@ class HandlerConsumer:
             directory = options.local_directory or client_directory() / "parked"
             path = local_retry_file(directory, options.group)
             store = await asyncio.to_thread(LocalRetryStore, path, options.local_bytes_max)
-            self._local_retries = LocalRetries(self._session, options, store, self.invoke)
+            self._local_retries = LocalRetries(self._session, options, store, self._invoke_elsewhere)
             self._settlement = Settlement(self.member, self._local_retries)
         self._requests.begin()
         await self.member.start()
+        if self._timed_threads is not None:
+            self._timed_threads.start()
+        context = contextvars.copy_context()
+        context.run(self._enable_replies, asyncio.get_running_loop())
         for number in range(options.concurrency):
-            name = f"metaq {options.group} worker {number}"
             if self._caller.is_plain:
-                self._workers.add(run_in_thread(self._work_here, asyncio.get_running_loop(), name=name))
+                self._start_thread()
             else:
-                self._workers.add(asyncio.create_task(self._work(), name=name))
+                name = f"metaq {options.group} worker {number}"
+                self._workers.add(asyncio.create_task(self._work(), name=name, context=context.copy()))
         if self._local_retries is not None:
             # It counts as a worker, so a close gives its message in hand the same time.
             name = f"metaq {options.group} local retries"
             self._workers.add(asyncio.create_task(self._local_retries.work(), name=name))
+
+    def _start_thread(self) -> None:
+        name = f"metaq {self._options.group} worker {self._workers_started}"
+        self._workers_started += 1
+        work = self._work_here if self._timed_threads is None else self._work_here_in_time
+        self._threads[name] = run_in_thread(work, asyncio.get_running_loop(), name=name)
+        self._workers.add(self._threads[name])
+
+    def _replace_thread(self, name: str) -> None:
+        """Starts another thread. A close does not wait for this one, whose messages were given back."""
+        self._workers.discard(self._threads.pop(name))
+        self._start_thread()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Stops pulling, finishes the messages in hand, commits and leaves the group, all within the timeout.
@@ -113,6 +147,8 @@ class HandlerConsumer:
         if late:
             _log.warning("group %s: %d handlers did not finish in time", self._options.group, len(late))
             await asyncio.wait(late, timeout=deadline.for_handlers())
+        if self._timed_threads is not None:
+            await self._timed_threads.close()
         self._caller.close()
         try:
             async with asyncio.timeout(deadline.for_leaving()):
@@ -130,6 +166,21 @@ class HandlerConsumer:
         with telemetry.processing(self._options, messages):
             await self._caller.call(messages[0] if self._options.batch is None else list(messages))
 
+    async def _invoke_elsewhere(self, messages: Sequence[Message]) -> None:
+        """Does the same outside of the workers, with the time limit."""
+        self._enable_replies(asyncio.get_running_loop())
+        await self._call(messages)
+
+    async def _invoke_in_time(self, messages: Sequence[Message]) -> None:
+        assert self._timed_tasks is not None, "only with a time limit"
+        await self._timed_tasks.run(self.invoke(messages))
+
+    def _enable_replies(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Makes `Message.reply` work in this thread or task."""
+        session, group = self._session, self._options.group
+        is_plain = self._caller.is_plain
+        reply_from_here(blocking_reply(session, group, loop) if is_plain else task_reply(session, group))
+
     async def _work(self) -> None:
         prefetch, count = self.member.prefetch, self._options.batch or 1
         calls = 0
@@ -146,7 +197,7 @@ class HandlerConsumer:
 
     async def _handle(self, buffer: QueueBuffer, messages: list[Message]) -> None:
         try:
-            await self.invoke(messages)
+            await self._call(messages)
         except Exception as error:
             await self._failed(buffer, messages, error)
         else:
@@ -154,6 +205,7 @@ class HandlerConsumer:
 
     def _work_here(self, loop: asyncio.AbstractEventLoop) -> None:
         """Does the same as `_work` in a thread."""
+        self._enable_replies(loop)
         is_batch = self._options.batch is not None
         telemetry = self._session.telemetry
         prefetch = self.member.prefetch
@@ -164,17 +216,50 @@ class HandlerConsumer:
                 with telemetry.processing(self._options, messages):
                     self._caller.call_here(messages if is_batch else messages[0], loop)
             except BaseException as error:
-                settled = asyncio.run_coroutine_threadsafe(
-                    self._failed(buffer, messages, as_exception(error)), loop
-                )
-                try:
-                    settled.result()
-                except Exception:
-                    _log.exception(
-                        "group %s: %d messages were not settled", self._options.group, len(messages)
-                    )
+                self._failed_here(buffer, messages, error, loop)
             else:
                 self._settlement.ack(buffer, messages)
+
+    def _work_here_in_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Does the same with a time limit for each call."""
+        threads = self._timed_threads
+        assert threads is not None, "only with a time limit"
+        self._enable_replies(loop)
+        is_batch = self._options.batch is not None
+        telemetry = self._session.telemetry
+        prefetch = self.member.prefetch
+        while (taken := prefetch.take_waiting(self._options.batch or 1)) is not None:
+            buffer, messages = taken
+            telemetry.consumed(self._options.group, messages)
+            call = threads.begin(buffer, messages)
+            failure: BaseException | None = None
+            try:
+                with telemetry.processing(self._options, messages):
+                    self._caller.call_here(messages if is_batch else messages[0], loop)
+                    if call.is_abandoned:
+                        raise HandlerTimeout("the handler returned too late")  # For spans and metrics.
+            except BaseException as error:
+                failure = error
+            if not threads.end(call):
+                if call.is_replaced:
+                    return
+            elif failure is not None:
+                self._failed_here(buffer, messages, failure, loop)
+            else:
+                self._settlement.ack(buffer, messages)
+
+    def _failed_here(
+        self,
+        buffer: QueueBuffer,
+        messages: list[Message],
+        error: BaseException,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        settled = asyncio.run_coroutine_threadsafe(self._failed(buffer, messages, as_exception(error)), loop)
+        try:
+            settled.result()
+        except Exception:
+            _log.exception("group %s: %d messages were not settled", self._options.group, len(messages))
 
     async def _failed(self, buffer: QueueBuffer, messages: list[Message], error: Exception) -> None:
         if isinstance(error, Reject):
@@ -182,11 +267,10 @@ class HandlerConsumer:
         elif isinstance(error, Retry):
             await self._settlement.retry(buffer, messages, error.after, error)
         else:
-            ids = ", ".join(message.id for message in messages)
             _log.warning(
                 "group %s: the handler failed on %s",
                 self._options.group,
-                ids,
+                _named(messages),
                 exc_info=error,
                 extra=once("handler", self._options.group),
             )
@@ -203,3 +287,10 @@ class HandlerConsumer:
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
         self.member.prefetch.resume(queues)
+
+
+def _named(messages: Sequence[Message]) -> str:
+    """Returns how a log line names the messages of one call."""
+    ids = ", ".join(message.id for message in messages[:IDS_SHOWN_MAX])
+    left = len(messages) - IDS_SHOWN_MAX
+    return f"{len(messages)} messages: {ids} and {left} more" if left > 0 else ids

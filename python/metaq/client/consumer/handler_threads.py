@@ -11,9 +11,11 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from metaq.errors import UsageError
+from metaq.client.consumer.handler_signature import is_coroutine_function
 
 _STOP: Final = None
+REPLACED_FACTOR: Final = 4
+"""Calls that nobody waits for any more keep their threads. At most this many times as many threads exist."""
 
 
 class DaemonThreads:
@@ -26,6 +28,7 @@ class DaemonThreads:
     def __init__(self, count: int, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._count = count
+        self._count_max = count * REPLACED_FACTOR
         self._name = name
         self._started = 0
         self._idle = threading.Semaphore(0)
@@ -37,6 +40,8 @@ class DaemonThreads:
         future: asyncio.Future[Any] = loop.create_future()
 
         def call() -> None:
+            if future.cancelled():  # Nobody waits for it any more, and it has not begun.
+                return
             try:
                 result = context.run(function, *arguments)
             except BaseException as error:
@@ -52,7 +57,12 @@ class DaemonThreads:
             self._started += 1
             threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
         self._calls.put(call)
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # The call goes on in its thread, which cannot be stopped: another one may take its place.
+            self._count = min(self._count + 1, self._count_max)
+            raise
 
     def stop(self) -> None:
         """Ends each thread after its current call."""
@@ -72,11 +82,8 @@ class HandlerCaller:
     """
 
     def __init__(self, handler: Callable[[Any], Awaitable[object] | object], group: str) -> None:
-        """Raises UsageError if the handler cannot be called."""
-        if not callable(handler):
-            raise UsageError(f"a handler is a function, not {type(handler).__name__}")
         self._handler = handler
-        self.is_plain = not inspect.iscoroutinefunction(handler)
+        self.is_plain = not is_coroutine_function(handler)
         # For local retries and for messages that a broker asks to be tried.
         self._threads = DaemonThreads(2, f"metaq {group}") if self.is_plain else None
 

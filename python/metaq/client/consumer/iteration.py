@@ -13,26 +13,24 @@ from metaq.client.consumer.group.group_member import GroupMember
 from metaq.client.consumer.handler import YIELD_EVERY
 from metaq.client.consumer.options import ConsumerOptions
 from metaq.client.consumer.pull.buffers import QueueBuffer
+from metaq.client.consumer.replying import task_reply
 from metaq.client.consumer.settlement.settlement import Settlement
 from metaq.client.consumer.subscription import Reject, Retry
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, CloseDeadline, SharedClose, SharedStart, closing_within
 from metaq.errors import UsageError
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from metaq.client.session.session import Session
 
 _IN_HAND_INTERVAL_S: Final = 0.01
 
 
-class Delivery:
-    """One message that was taken, until it is settled. Only the first settlement counts."""
+class Unsettled:
+    """A message in the user's hands. Only the first settlement counts."""
 
-    def __init__(
-        self, member: GroupMember, settlement: Settlement, buffer: QueueBuffer, message: Message
-    ) -> None:
-        self._member = member
-        self._settlement = settlement
-        self._buffer = buffer
+    def __init__(self, message: Message) -> None:
         self.message = message
         self.is_settled = False
         self.is_processed = False
@@ -40,28 +38,31 @@ class Delivery:
 
     def processing(self) -> AbstractContextManager[object]:
         """Returns the telemetry that surrounds the user's processing."""
-        return self._settlement.processing(self.message)
+        raise NotImplementedError
 
     def ack(self) -> None:
         """Marks the message as done. Any thread may call it."""
-        if self._is_first():
-            self._settlement.ack(self._buffer, (self.message,))
+        raise NotImplementedError
 
     async def retry(self, after: float | None = None, error: BaseException | None = None) -> None:
         """Lets the message come again, after some seconds if given."""
-        if self._is_first():
-            reason = error or Retry(after=after)
-            await self._settle(self._settlement.retry(self._buffer, (self.message,), after, reason))
+        raise NotImplementedError
 
     async def reject(self, error: BaseException) -> None:
         """Sends the message to the dead letters, with the reason."""
-        if self._is_first():
-            await self._settle(self._settlement.reject(self._buffer, (self.message,), error))
+        raise NotImplementedError
 
     def give_back(self) -> None:
         """Lets the message come again at once. Any thread may call it."""
-        if self._is_first():
-            self._member.prefetch.give_back(self._buffer, (self.message,))
+        raise NotImplementedError
+
+    def reply(self, message: Message, body: Buffer) -> Awaitable[None]:
+        """Replies to the message, in a task that begins at once."""
+        raise NotImplementedError
+
+    async def send_reply(self, message: Message, body: Buffer) -> None:
+        """Replies to the message."""
+        await self.reply(message, body)
 
     async def end(self, error: BaseException | None) -> None:
         """Settles the message at the end of a `process` block."""
@@ -80,6 +81,41 @@ class Delivery:
         is_first = not self.is_settled
         self.is_settled = True
         return is_first
+
+
+class Delivery(Unsettled):
+    """One message that was taken from its queue, until it is settled."""
+
+    def __init__(
+        self, member: GroupMember, settlement: Settlement, buffer: QueueBuffer, message: Message
+    ) -> None:
+        super().__init__(message)
+        self._member = member
+        self._settlement = settlement
+        self._buffer = buffer
+
+    def processing(self) -> AbstractContextManager[object]:
+        return self._settlement.processing(self.message)
+
+    def ack(self) -> None:
+        if self._is_first():
+            self._settlement.ack(self._buffer, (self.message,))
+
+    async def retry(self, after: float | None = None, error: BaseException | None = None) -> None:
+        if self._is_first():
+            reason = error or Retry(after=after)
+            await self._settle(self._settlement.retry(self._buffer, (self.message,), after, reason))
+
+    async def reject(self, error: BaseException) -> None:
+        if self._is_first():
+            await self._settle(self._settlement.reject(self._buffer, (self.message,), error))
+
+    def reply(self, message: Message, body: Buffer) -> Awaitable[None]:
+        return task_reply(self._member.session, self._member.options.group)(message, body)
+
+    def give_back(self) -> None:
+        if self._is_first():
+            self._member.prefetch.give_back(self._buffer, (self.message,))
 
     async def _settle(self, work: Awaitable[None]) -> None:
         try:

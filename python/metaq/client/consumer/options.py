@@ -14,12 +14,15 @@ from metaq.client.consumer.allocation import Strategy, strategy_named
 from metaq.client.consumer.offsets.positions import Position, Start
 from metaq.client.consumer.pull.buffers import Limits, check_whole
 from metaq.client.consumer.pull.read_nodes import ReadFrom, check_read_from
+from metaq.client.consumer.retry_policy import RetryPolicy
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import check_group, check_topic
+from metaq.client.producer.options import check_timeout
 from metaq.client.session.routes import Queue
 from metaq.errors import UsageError
 from metaq.position_words import warn_of_old_word
 from metaq.protocol.names import retry_topic
+from metaq.suggestions import unknown_options
 
 Mode = Literal["cluster", "broadcast"]
 OnFailure = Literal["broker", "local"]
@@ -71,6 +74,8 @@ class ConsumerKeywords(TypedDict, total=False):
     """How many bytes of unsettled messages are held at most in all (default 100 MiB)."""
     buffer_span: int
     """How far apart the oldest and the newest unsettled offset of a queue may be (default 2000)."""
+    retry: RetryPolicy | None
+    """How long failed messages wait and how often they come again; None (default) leaves it to the broker."""
     on_rebalance: OnRebalance | None
     """Called when queues are gained or lost."""
     offsets: KeepOffsets
@@ -84,6 +89,8 @@ class ConsumerKeywords(TypedDict, total=False):
 class HandlerKeywords(ConsumerKeywords, total=False):
     """The keyword options of `consumer` besides `batch`. All are optional."""
 
+    handler_timeout: float | None
+    """After how many seconds a call of the handler counts as failed (default None: never)."""
     on_failure: OnFailure
     """Whether the "broker" (default) retries failed messages, or this machine ("local")."""
     local_after: int
@@ -139,6 +146,8 @@ class ConsumerOptions:
     suspend: float = 1.0
     pull_count: int = 256
     """A broker may return fewer; Apache's returns at most 32."""
+    handler_timeout: float | None = None
+    retry: RetryPolicy | None = None
     on_rebalance: OnRebalance | None = None
     offsets: KeepOffsets = "file"
     offsets_file: Path | None = None
@@ -165,6 +174,9 @@ class ConsumerOptions:
         ):
             if name != "retries_max" or self.retries_max is not None:
                 _check_not_negative(name, getattr(self, name), kind)
+        if self.handler_timeout is not None:
+            check_timeout(self.handler_timeout, "handler_timeout")
+        self._check_retry()
         if self.on_rebalance is not None and not callable(self.on_rebalance):
             raise ValueError(f"on_rebalance is {self.on_rebalance!r}: it must be a function")
         _check_choice("mode", self.mode, ("cluster", "broadcast"))
@@ -177,6 +189,26 @@ class ConsumerOptions:
             _check_choice("start", self.start, ("earliest", "latest", "a datetime"))
         if self.ordered and self.mode == "broadcast":
             raise ValueError("ordered needs queue locks, which broadcast mode lacks: leave one of them out")
+
+    def _check_retry(self) -> None:
+        if self.retry is None:
+            return
+        if not isinstance(self.retry, RetryPolicy):
+            raise ValueError(f"retry is {self.retry!r}: it must be a metaq.RetryPolicy")
+        if self.retries_max is not None:
+            raise ValueError("retry has a retries_max of its own: leave one of the two out")
+        if self.mode == "broadcast":
+            raise ValueError(
+                "retry needs retries of a group, which broadcast mode lacks: leave one of them out"
+            )
+        if self.on_failure == "local":
+            raise ValueError(
+                'retry and on_failure="local" exclude each other: local_first_wait and local_retries_max set '
+                "the delays of local retry"
+            )
+        if self.ordered and self.retry.exact:
+            raise ValueError("an ordered queue always waits exactly: leave out exact")
+        object.__setattr__(self, "retries_max", self.retry.retries_max)
 
     @property
     def is_broadcast(self) -> bool:
@@ -205,7 +237,9 @@ def consumer_options(
     try:
         unknown = given.keys() - HandlerKeywords.__annotations__.keys() - {"batch"}
         if unknown:
-            raise ValueError(f"a consumer has no option {', '.join(sorted(unknown))}")
+            known = [*HandlerKeywords.__annotations__, "batch"]
+            text, hint = unknown_options("a consumer", unknown, known)
+            raise UsageError(text, hint=hint)
         filters = {name: given.pop(name, None) for name in ("tags", "sql", "function")}
         limits = {
             limit: given.pop(name)
@@ -225,6 +259,8 @@ def consumer_options(
             given["strategy"] = strategy_named(given["strategy"])
         subscriptions = tuple(Subscription.of(name, **filters) for name in topics)
         return ConsumerOptions(group=group, subscriptions=subscriptions, limits=Limits(**limits), **given)
+    except UsageError:
+        raise
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from None
 

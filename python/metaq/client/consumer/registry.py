@@ -7,14 +7,23 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from metaq.client.consumer.aio_consumers import AnyHandler, Consumer, Puller, Subscribed
+from metaq.client.consumer.aio_consumers import (
+    AnyHandler,
+    Consumer,
+    Puller,
+    ReceivedMessage,
+    Subscribed,
+)
 from metaq.client.consumer.handler import HandlerConsumer
+from metaq.client.consumer.handler_signature import check_handler
 from metaq.client.consumer.handler_threads import HandlerCaller
 from metaq.client.consumer.iteration import Stream
 from metaq.client.consumer.options import PullerKeywords
+from metaq.client.consumer.received_handler import Receive, receiving
 from metaq.client.lifecycle import OpenMark
 from metaq.client.producer.options import check_timeout
 from metaq.errors import ClientClosed, UsageError
+from metaq.suggestions import unknown_options
 
 if TYPE_CHECKING:
     from metaq.client.consumer.options import ConsumerOptions
@@ -34,12 +43,15 @@ class ConsumerRegistry:
         self._pullers: list[Puller] = []
         self._is_started = False
 
-    def add_handler(self, handler: AnyHandler, options: ConsumerOptions) -> Consumer:
+    def add_handler(
+        self, handler: AnyHandler, options: ConsumerOptions, receive: Receive = ReceivedMessage
+    ) -> Consumer:
         """Makes a consumer, and starts it if the client is started. Raises UsageError or ClientClosed."""
         self._require_free(options.group)
         if self._is_started:
             self._session.require_usable()
-        caller = HandlerCaller(handler, options.group)
+        check_handler(handler, options.batch)
+        caller = HandlerCaller(receiving(handler, options.batch, receive), options.group)
         consumer = Consumer(self._session, handler, HandlerConsumer(self._session, options, caller))
         consumer._open_mark = self._open_mark
         self._consumers.append(consumer)
@@ -64,7 +76,8 @@ class ConsumerRegistry:
         self._require_open()
         unknown = options.keys() - PullerKeywords.__annotations__.keys()
         if unknown:
-            raise UsageError(f"a puller has no option {', '.join(sorted(unknown))}")
+            text, hint = unknown_options("a puller", unknown, PullerKeywords.__annotations__)
+            raise UsageError(text, hint=hint)
         try:
             puller = Puller(self._session, **options)
         except (ValueError, TypeError) as error:

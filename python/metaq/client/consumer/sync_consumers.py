@@ -6,14 +6,16 @@ Handlers run in threads of their own. The client's thread only pulls, commits an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from metaq.client.consumer import aio_consumers
-from metaq.client.consumer.iteration import Delivery
+from metaq.client.consumer.iteration import Unsettled
 from metaq.client.consumer.offsets.positions import Position
+from metaq.client.consumer.received_handler import HandledMessage
+from metaq.client.consumer.replying import SENT
 from metaq.client.consumer.subscription import Reject, retry_seconds
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, Closable, Startable
 from metaq.client.message import Message
@@ -21,24 +23,23 @@ from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
 from metaq.client.stderr_fallback import once
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
-Handler = Callable[[Message], None]
-"""Takes a message. It returns None, so that type checkers refuse coroutine functions."""
-BatchHandler = Callable[[list[Message]], None]
-"""Takes a list of messages, with the option `batch`."""
-AnyHandler = Callable[[Any], None]
-"""Takes either, if a type checker cannot know whether `batch` is given."""
+_log = logging.getLogger(__name__)
 
 
 class ReceivedMessage(Message):
-    """A message of an iteration, which you settle with `process`, `ack`, `retry` or `reject`."""
+    """A message that you settle with `process`, `ack`, `retry` or `reject`.
+
+    Iterations give it, and a handler gets it if its parameter is annotated with this class.
+    """
 
     __slots__ = ("_delivery", "_portal")
-    _delivery: Delivery
+    _delivery: Unsettled
     _portal: Portal
 
-    def __new__(cls, delivery: Delivery, portal: Portal) -> Self:
+    def __new__(cls, delivery: Unsettled, portal: Portal) -> Self:
         self = super().__new__(cls, delivery.message)
         self._delivery = delivery
         self._portal = portal
@@ -64,6 +65,24 @@ class ReceivedMessage(Message):
     def reject(self, reason: str = "") -> None:
         """Sends the message to the group's dead letters, which keep the reason."""
         self._portal.run(self._delivery.reject, Reject(reason))
+
+    def reply(self, body: Buffer) -> Awaitable[None]:
+        """Replies to a message that was sent with `request`. Returns when the broker has taken the reply.
+
+        Raises InvalidMessage if the message is not a request.
+        """
+        if isinstance(self._delivery, HandledMessage):
+            return self._delivery.reply(self, body)
+        self._portal.run(self._delivery.send_reply, self, body)
+        return SENT
+
+
+Handler = Callable[[Message], None] | Callable[[ReceivedMessage], None]
+"""Takes a message. It returns None, so that type checkers refuse coroutine functions."""
+BatchHandler = Callable[[list[Message]], None] | Callable[[list[ReceivedMessage]], None]
+"""Takes a list of messages, with the option `batch`."""
+AnyHandler = Callable[[Any], None]
+"""Takes either, if a type checker cannot know whether `batch` is given."""
 
 
 class Processing:

@@ -22,6 +22,8 @@ from metaq.client.producer.results import SendStatus
 from metaq.client.session.routes import Queue
 from metaq.errors import InvalidMessage, UsageError
 from metaq.protocol.properties import DELAY_LEVEL, DELAY_MS, DELIVER_MS, PRIORITY, SHARDING_KEY
+from metaq.settings import DELAY_LEVELS_MS
+from metaq.suggestions import unknown_options
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -56,6 +58,9 @@ class ProducerKeywords(TypedDict, total=False):
     batches_in_flight_max: int
     """Batches of one topic that `send_soon` sends at the same time (default 4); batches whose order counts
     are sent one after the other."""
+    delay_levels_max: int
+    """The highest `delay_level` of a message (default 18, as brokers have it unless their `delay_levels` say
+    otherwise). A broker takes a higher one for its last."""
 
 
 class MessageOptions(TypedDict, total=False):
@@ -74,7 +79,7 @@ class MessageOptions(TypedDict, total=False):
     delay: timedelta | float | None
     """When the message is delivered, as a timedelta or in seconds from now."""
     deliver_at: datetime | None
-    """When the message is delivered; without a time zone it is local time."""
+    """When the message is delivered. Without a time zone it is local time of this machine, as everywhere."""
     delay_level: int | None
     """When the message is delivered, as a delay level of the broker, counted from 1."""
     priority: int | None
@@ -99,6 +104,7 @@ class ProducerOptions:
     batch_bytes_max: int = 256 * KIB
     buffer_bytes_max: int = 32 * MIB
     batches_in_flight_max: int = 4
+    delay_levels_max: int = len(DELAY_LEVELS_MS)
     half_properties: str | None = None
     """If given, each batch is stored as one half message with these encoded properties. The Spark sink uses
     this to decide about many messages at once."""
@@ -113,6 +119,7 @@ class ProducerOptions:
             "batch_bytes_max",
             "buffer_bytes_max",
             "batches_in_flight_max",
+            "delay_levels_max",
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -133,7 +140,8 @@ def producer_options(group: str, keywords: ProducerKeywords) -> ProducerOptions:
     given: dict[str, Any] = dict(keywords)
     unknown = given.keys() - ProducerKeywords.__annotations__.keys()
     if unknown:
-        raise UsageError(f"a producer has no option {', '.join(sorted(unknown))}")
+        text, hint = unknown_options("a producer", unknown, ProducerKeywords.__annotations__)
+        raise UsageError(text, hint=hint)
     if "accept" in given:
         given["accept"] = SendStatus.all_of(given["accept"])
     for name in _SECONDS:
@@ -172,7 +180,8 @@ def prepare_send(
 ) -> PreparedSend:
     """Checks everything that can be checked before a send. Raises InvalidMessage or UsageError."""
     if unknown:
-        raise UsageError(f"a message has no option {', '.join(sorted(unknown))}")
+        text, hint = unknown_options("a message", unknown, MessageOptions.__annotations__)
+        raise UsageError(text, hint=hint)
     message = outgoing(
         topic,
         body,
@@ -190,7 +199,7 @@ def prepare_send(
             raise InvalidMessage(f"{queue!r} is not a queue of {topic}")
         if key is not None:
             raise InvalidMessage("key and queue exclude each other: leave one of them out")
-    _set_delivery_time(message, delay, deliver_at, delay_level)
+    _set_delivery_time(message, delay, deliver_at, delay_level, options.delay_levels_max)
     if priority is not None:
         if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
             raise InvalidMessage(f"priority is {priority!r}: it must be a whole number, at least 0")
@@ -206,6 +215,7 @@ def _set_delivery_time(
     delay: timedelta | float | None,
     deliver_at: datetime | None,
     delay_level: int | None,
+    delay_levels_max: int,
 ) -> None:
     if sum(given is not None for given in (delay, deliver_at, delay_level)) > 1:
         raise InvalidMessage("delay, deliver_at and delay_level exclude each other: give one of them")
@@ -230,6 +240,12 @@ def _set_delivery_time(
             raise InvalidMessage(
                 f"delay_level is {delay_level!r}: it must be a whole number, at least 1",
                 hint="level 1 is the first delay of the broker, by default 1 s",
+            )
+        if delay_level > delay_levels_max:
+            raise InvalidMessage(
+                f"delay_level is {delay_level}: the highest is {delay_levels_max} (delay_levels_max)",
+                hint="any other delay is possible with `delay`; if your brokers have more levels, make the "
+                "producer with delay_levels_max",
             )
         message.properties[DELAY_LEVEL] = str(delay_level)
         message.batchable = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import get_running_loop
+from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
@@ -18,7 +18,7 @@ from metaq.client.producer.options import (
     prepare_send,
 )
 from metaq.client.producer.queue_selection import queue_of_key
-from metaq.client.producer.request_reply import Requests
+from metaq.client.producer.request_reply import Requests, send_reply
 from metaq.client.producer.results import SendResult
 from metaq.client.producer.send_buffer import PLAIN_OPTIONS, BufferedSender
 from metaq.client.producer.sending import Sender
@@ -74,8 +74,9 @@ class Producer(AsyncStartable):
         - `properties`: your own properties
         - `key`: the sharding key; messages with the same key go to the same queue
         - `queue`: the queue, instead of a key
-        - `delay`, `deliver_at`: when it is delivered, as a timedelta or seconds from now, or as a datetime
-        - `delay_level`: the same, as a delay level of the broker, counted from 1
+        - `delay`, `deliver_at`: when it is delivered, as a timedelta or seconds from now, or as a datetime; a
+          datetime without a time zone is local time of this machine
+        - `delay_level`: the same, as a delay level of the broker, from 1 to the producer's `delay_levels_max`
         - `priority`: the priority, 0 or higher
         - `timeout`: seconds for the whole call
 
@@ -87,15 +88,18 @@ class Producer(AsyncStartable):
             prepared.message, prepared.timeout_s, key=prepared.key, queue=prepared.queue
         )
 
-    async def send_soon(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> AsyncSendFuture:
-        """Puts one message into the buffer, which is sent in batches, and returns its future.
+    def send_soon(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> AsyncSendFuture:
+        """Accepts one message, to be sent in a batch, and returns its future. The message is sent whether or
+        not you await the future.
 
-        Waits only while the buffer is full, and with a `key` while the broker of its queue has no master. The
-        options are those of `send`. Failures are raised by the future, and also by `flush` and `close`.
+        It never waits. While the buffer is full, messages wait for room in it, and so do messages with a
+        `key` while the broker of their queue has no master. If `buffer_bytes_max` bytes wait, it raises
+        NotSent: `await drain()` between your calls prevents that. The options are those of `send`. Failures
+        are raised by the future, and also by `flush` and `close`.
         """
         # The fast path. It returns None for everything unusual, which `_send_soon` handles and explains.
         buffered = self._buffered
-        if buffered is not None and not self._telemetry.is_heard and get_running_loop() is buffered.loop:
+        if buffered is not None and not self._telemetry.is_heard and _get_running_loop() is buffered.loop:
             future: AsyncSendFuture | None = None
             if not options:
                 future = buffered.put_on_loop(topic, body)
@@ -106,18 +110,26 @@ class Producer(AsyncStartable):
                 )
             if future is not None:
                 return future
-        return await self._send_soon(topic, body, options)
+        return self._send_soon(topic, body, options)
 
-    async def _send_soon(self, topic: str, body: Buffer, options: MessageOptions) -> AsyncSendFuture:
+    def _send_soon(self, topic: str, body: Buffer, options: MessageOptions) -> AsyncSendFuture:
         self._session.require_usable()
         buffered = self._require_buffered()
         prepared = buffered.prepare(topic, body, **options)
-        if buffered.buffer.should_yield():  # After many messages in a row, others on the loop have a turn.
-            await asyncio.sleep(0)
         with self._telemetry.sending_later(self.group, prepared.message) as sending:
-            future = await buffered.put_async(prepared, await buffered.queue_of(prepared))
+            future = buffered.put_soon(prepared)
             sending.follow(future)
         return future
+
+    async def drain(self) -> None:
+        """Waits while the buffer of `send_soon` is full. Await it in loops that send, between the messages.
+
+        If the buffer has room it returns at once, except that after many messages in a row other tasks run.
+        """
+        buffered = self._buffered
+        if buffered is None or not buffered.is_clear or buffered.should_yield():
+            self._require_usable()
+            await self._require_buffered().drain()
 
     async def send_oneway(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> None:
         """Sends one message without an answer, so you never know whether it was stored."""
@@ -185,7 +197,8 @@ class Producer(AsyncStartable):
         self._require_usable()
         if not isinstance(request, Message):
             raise InvalidMessage(f"a request is a Message, not {type(request).__name__}")
-        await self._requests.answer(request, checked_body(body), self._session.unique_ids.next())
+        timeout_s = self._options.attempt_timeout_s
+        await send_reply(self._session, self.group, request, checked_body(body), timeout_s)
 
     async def recall(self, topic: str, handle: str | None) -> str:
         """Cancels a delayed message, by the `recall_handle` of its result, and returns its id.

@@ -33,6 +33,7 @@ from metaq.protocol.properties import (
 )
 
 REPLY: Final = "reply"
+REPLY_TIMEOUT_S: Final = 6.0
 
 
 class Requests:
@@ -74,36 +75,6 @@ class Requests:
         finally:
             del self._waiting[correlation_id]
 
-    async def answer(self, request: Message, body: bytes, unique_id: str) -> None:
-        """Sends a reply to the producer of a request. Raises InvalidMessage if it is not a request."""
-        asked = request.system_properties
-        try:
-            cluster, correlation_id, reply_to = asked[CLUSTER], asked[CORRELATION_ID], asked[REPLY_TO]
-        except KeyError as missing:
-            raise InvalidMessage(
-                f"message {request.id} is not a request that waits for a reply: it has no {missing.args[0]}"
-            ) from None
-        properties = {
-            CORRELATION_ID: correlation_id,
-            REPLY_TO: reply_to,
-            TIME_TO_LIVE: asked.get(TIME_TO_LIVE, "0"),
-            MESSAGE_TYPE: REPLY,
-            UNIQUE_KEY: unique_id,
-        }
-        # The broker of the request is connected to its producer.
-        broker = request.queue.broker if request.queue is not None else ""
-        if self._session.routes.address(broker) is None:
-            await self._session.routes.get(request.topic)
-        command = SendReplyMessageV2(
-            producer_group=self._options.group,
-            topic=reply_topic(cluster),
-            born_timestamp=now_ms(),
-            properties=encode_properties(properties),
-            broker_name=broker,
-        )
-        reply = await self._session.call(broker, command, body, timeout=self._options.attempt_timeout_s)
-        reply.check()
-
     async def _announce(self, topic: str) -> None:
         """Sends a heartbeat to all brokers of the topic, as any of them may have to pass the reply on."""
         if topic not in self._announced:
@@ -124,6 +95,45 @@ class Requests:
         except UnreadableBody as error:
             future.set_exception(error)
         return None
+
+
+def require_request(message: Message) -> tuple[str, str, str]:
+    """Returns cluster, correlation id and client of a request. Raises InvalidMessage if it is none."""
+    asked = message.system_properties
+    try:
+        return asked[CLUSTER], asked[CORRELATION_ID], asked[REPLY_TO]
+    except KeyError as missing:
+        raise InvalidMessage(
+            f"message {message.id} is not a request that waits for a reply: it has no {missing.args[0]}",
+            hint="its sender must use request",
+        ) from None
+
+
+async def send_reply(
+    session: Session, group: str, request: Message, body: bytes, timeout_s: float = REPLY_TIMEOUT_S
+) -> None:
+    """Sends a reply to the producer of a request. Raises InvalidMessage if it is not a request."""
+    cluster, correlation_id, reply_to = require_request(request)
+    properties = {
+        CORRELATION_ID: correlation_id,
+        REPLY_TO: reply_to,
+        TIME_TO_LIVE: request.system_properties.get(TIME_TO_LIVE, "0"),
+        MESSAGE_TYPE: REPLY,
+        UNIQUE_KEY: session.unique_ids.next(),
+    }
+    # The broker of the request is connected to its producer.
+    broker = request.queue.broker if request.queue is not None else ""
+    if session.routes.address(broker) is None:
+        await session.routes.get(request.topic)
+    command = SendReplyMessageV2(
+        producer_group=group,
+        topic=reply_topic(cluster),
+        born_timestamp=now_ms(),
+        properties=encode_properties(properties),
+        broker_name=broker,
+    )
+    reply = await session.call(broker, command, body, timeout=timeout_s)
+    reply.check()
 
 
 def _message(command: PushReplyMessageToClient, properties: dict[str, str], body: bytes) -> Message:

@@ -10,8 +10,9 @@ from metaq.client.message import check_topic
 from metaq.client.producer.arrow_rows import Rows
 from metaq.client.producer.options import ProducerOptions
 from metaq.client.producer.results import physical_offset
-from metaq.client.producer.send_buffer import BufferedSender, buffer_full
+from metaq.client.producer.send_buffer import BufferedSender
 from metaq.client.producer.sending import Sender
+from metaq.client.producer.waiting_sends import buffer_full
 from metaq.client.session.routes import Route
 from metaq.client.session.session import Session
 from metaq.client.sync import Client

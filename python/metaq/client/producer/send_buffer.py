@@ -12,7 +12,7 @@ import contextlib
 import os
 import sys
 import time
-from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from metaq._core import AsyncSendFuture, SendBuffer, SendFuture, UnsentBatch, register_send_types
@@ -22,6 +22,7 @@ from metaq.client.producer.options import MessageOptions, PreparedSend, Producer
 from metaq.client.producer.queue_selection import queue_of_key
 from metaq.client.producer.results import STATUSES, SendResult, not_durable
 from metaq.client.producer.sending import Sender
+from metaq.client.producer.waiting_sends import WaitingSends, buffer_full
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.client.tasks import Tasks
@@ -38,6 +39,7 @@ EXIT_TIMEOUT_S: Final = 5.0
 EXIT_INTERVAL_S: Final = 0.01
 CALLBACKS_GRACE_S: Final = 0.25
 """At a close without any time left, the callbacks of messages that were given up still get this time."""
+SHORT_LINGER_S: Final = 0.05
 PLAIN_OPTIONS: Final = frozenset(("tag", "keys", "key"))
 """The options that the data plane handles itself. A message with other options is prepared here."""
 _BATCH_OVERHEAD_BYTES: Final = 22
@@ -51,14 +53,6 @@ _open: set[BufferedSender] = set()
 even if the user has dropped the client."""
 
 
-def buffer_full(options: ProducerOptions, timeout_s: float) -> NotSent:
-    """Returns the error for a message that found no room in the buffer in time."""
-    return NotSent(
-        f"the buffer of {options.buffer_bytes_max} bytes was full for {timeout_s:g} s",
-        hint="the brokers do not take messages as fast as you send them",
-    )
-
-
 class BufferedSender:
     """The buffer of one producer. Any thread may put messages; the rest runs on the session's event loop."""
 
@@ -68,14 +62,18 @@ class BufferedSender:
         self._options = options
         self.loop = asyncio.get_running_loop()
         self.buffer = SendBuffer(session.network("send"), session.unique_ids, options, self.loop)
-        self.put_on_loop = self.buffer.put_on_loop
+        self.put_on_loop: Callable[..., AsyncSendFuture | None] = self.buffer.put_on_loop
         self._topics: set[str] = set()
         self._expected: dict[str, set[Queue]] = {}
         """Topic → queues that it was expected to be created with, but does not have as far as we know."""
         self._callbacks = CallbackThread()
         self._tasks = Tasks(f"producer {options.group}")
-        self._turns: deque[asyncio.Future[None]] = deque()
-        """Puts that wait for room, in order. The first one is set when there may be room."""
+        self._waiting = WaitingSends(
+            options, sender, self._tasks, self._enter, self._count_failure, self._follow_waiting
+        )
+        self.is_clear = True
+        """Nothing waits, and `drain` need not let other tasks run. It is asked for with every message."""
+        self.should_yield = self.buffer.should_yield
         self._flushing: dict[asyncio.Future[None], int] = {}
         self._failed_count = 0
         self._failures: list[Exception] = []
@@ -88,7 +86,7 @@ class BufferedSender:
 
     @property
     def buffered_bytes(self) -> int:
-        return self.buffer.held_bytes()
+        return self.buffer.held_bytes() + self._waiting.held_bytes
 
     # Putting
 
@@ -131,43 +129,57 @@ class BufferedSender:
             raise ClientClosed("this producer is closed", hint="make another one")
         return future
 
-    async def put_async(self, prepared: PreparedSend, queue: Queue | None) -> AsyncSendFuture:
-        """Does the same on the event loop."""
+    def put_soon(self, prepared: PreparedSend) -> AsyncSendFuture:
+        """Accepts a message on the event loop, at once. If it cannot enter the buffer yet, it waits for that.
+
+        Raises NotSent if too many messages wait already.
+        """
+        if self.should_yield():
+            self.is_clear = False
+        queue = self.known_queue_of(prepared)
         arguments = self._arguments(prepared.message, queue)
+        is_known = queue is not None or prepared.key is None
+        if is_known and not self._waiting.blocks(prepared):
+            future = self._enter(arguments)
+            if future is not None:
+                return future
+        if self._closed:
+            raise ClientClosed("this producer is closed", hint="make another one")
+        size_bytes = len(arguments["body"]) + len(arguments["properties"]) + _BATCH_OVERHEAD_BYTES
+        if not self._waiting:
+            self._stop_lingering()
+        return self._waiting.add(prepared, arguments, size_bytes, needs_queue=not is_known)
+
+    async def drain(self) -> None:
+        """Lets other tasks run, and returns when the buffer has room."""
+        self.is_clear = not self._waiting
+        await asyncio.sleep(0)
+        await self._waiting.drain()
+
+    def _enter(self, arguments: dict[str, Any]) -> AsyncSendFuture | None:
         try:
-            future = None if self._turns else self.buffer.put_checked_on_loop(**arguments)
-            if future is None:
-                async with asyncio.timeout(prepared.timeout_s):
-                    future = await self._put_in_turn(arguments)
-        except TimeoutError:
-            raise buffer_full(self._options, prepared.timeout_s) from None
+            return self.buffer.put_checked_on_loop(**arguments)
         except ValueError as error:
             raise InvalidMessage(str(error)) from None
-        return future
 
-    async def _put_in_turn(self, arguments: dict[str, Any]) -> AsyncSendFuture:
-        turn: asyncio.Future[None] = self.loop.create_future()
-        self._turns.append(turn)
-        try:
-            while True:
-                if self._turns[0] is turn:
-                    future = self.buffer.put_checked_on_loop(**arguments)
-                    if future is not None:
-                        return future
-                if self._closed:
-                    raise ClientClosed("this producer is closed", hint="make another one")
-                await turn
-                index = self._turns.index(turn)
-                turn = self._turns[index] = self.loop.create_future()
-        finally:
-            self._turns.remove(turn)
-            self._wake_next_turn()
-            if not self._turns:
-                self.buffer.stop_watching_space()
+    def _stop_lingering(self) -> None:
+        """Makes room while messages wait for it. A short linger ends soon enough, with larger batches."""
+        if self._options.linger_s > SHORT_LINGER_S:
+            self.buffer.flush()
 
-    def _wake_next_turn(self) -> None:
-        if self._turns and not self._turns[0].done():
-            self._turns[0].set_result(None)
+    def _follow_waiting(self) -> None:
+        """While messages wait, no other overtakes them."""
+        self.is_clear = not self._waiting
+        if self._waiting:
+            self.put_on_loop = _put_nothing
+        else:
+            self.put_on_loop = self.buffer.put_on_loop
+            self.buffer.stop_watching_space()
+
+    def _count_failure(self, error: Exception) -> None:
+        self._failed_count += 1
+        if len(self._failures) < FAILURES_KEPT_MAX:
+            self._failures.append(error)
 
     def track_route(self, topic: str) -> None:
         """Keeps the data plane informed about the route of a topic from now on."""
@@ -203,14 +215,18 @@ class BufferedSender:
 
         Raises NotDelivered for messages that failed since the last flush or are not sent in time.
         """
+        flush = self._waiting.begin_flush()
         epoch = self.buffer.flush()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
+                if self._waiting.count_before(flush):
+                    await self._waiting.wait_for(flush)
+                    epoch = self.buffer.flush()
                 await self._wait_sent(epoch)
                 await self._deliver_results()
                 await self._callbacks.wait()
         await self._deliver_results()
-        late = self.buffer.unfinished_count(epoch)
+        late = self.buffer.unfinished_count(epoch) + self._waiting.count_before(flush)
         count, failures = self._failed_count + late, self._failures
         self._failed_count, self._failures = 0, []
         if late:
@@ -264,9 +280,7 @@ class BufferedSender:
         self._tasks.cancel()
         for unsent in left:
             unsent.failed(NotSent("the producer was closed before the message was sent"))
-        for turn in self._turns:
-            if not turn.done():
-                turn.set_result(None)
+        self._waiting.refuse_all(NotSent("the producer was closed before the message was sent"))
         self._session.routes.unwatch(self._push_route)
         self._sender.faults.on_change = lambda: None
         end = self.buffer.events_end()
@@ -291,7 +305,10 @@ class BufferedSender:
         for done, epoch in self._flushing.items():
             if not done.done() and not self.buffer.unfinished_count(epoch):
                 done.set_result(None)
-        self._wake_next_turn()
+        if self._waiting:
+            self._waiting.serve()
+            if self._waiting:
+                self._stop_lingering()
 
     async def _resend(self, batch: UnsentBatch) -> None:
         try:
@@ -344,11 +361,24 @@ class BufferedSender:
 
         Returns how many messages were not sent.
         """
-        epoch = self.buffer.flush()
         with contextlib.suppress(KeyboardInterrupt):  # The user does not want to wait.
+            for waiting in self._waiting.take_all():
+                left_s = max(deadline - time.monotonic(), 0.0)
+                try:
+                    entered = self.buffer.put_checked(**waiting.arguments, wait_s=left_s)
+                except (TimeoutError, ValueError):
+                    break
+                if entered is None:
+                    break
+                self._waiting.sent_at_exit(waiting)
+            epoch = self.buffer.flush()
             while self.buffer.unfinished_count(epoch) and time.monotonic() < deadline:
                 time.sleep(EXIT_INTERVAL_S)
-        return self._failed_count + self.buffer.unfinished_count(epoch)
+        return self._failed_count + self.buffer.unfinished_count(self.buffer.flush()) + self._waiting.count
+
+
+def _put_nothing(*_: object) -> None:
+    """Stands in for the fast path while messages wait that must go first."""
 
 
 def _disable_after_fork() -> None:

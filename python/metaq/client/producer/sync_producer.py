@@ -52,8 +52,9 @@ class Producer(Startable):
         - `properties`: your own properties
         - `key`: the sharding key; messages with the same key go to the same queue
         - `queue`: the queue, instead of a key
-        - `delay`, `deliver_at`: when it is delivered, as a timedelta or seconds from now, or as a datetime
-        - `delay_level`: the same, as a delay level of the broker, counted from 1
+        - `delay`, `deliver_at`: when it is delivered, as a timedelta or seconds from now, or as a datetime; a
+          datetime without a time zone is local time of this machine
+        - `delay_level`: the same, as a delay level of the broker, from 1 to the producer's `delay_levels_max`
         - `priority`: the priority, 0 or higher
         - `timeout`: seconds for the whole call
 
@@ -91,6 +92,11 @@ class Producer(Startable):
             future = buffered.put(prepared, queue)
             sending.follow(future)
         return future
+
+    def drain(self) -> None:
+        """Waits while the buffer of `send_soon` is full. In plain code `send_soon` itself waits then, so you
+        do not need it; on asyncio you do."""
+        self._portal.run(self._producer.drain)
 
     def send_oneway(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> None:
         """Sends one message without an answer, so you never know whether it was stored."""

@@ -182,7 +182,8 @@ class Session:
 
     def require_loop(self) -> None:
         """Raises UsageError if the client was started on another event loop."""
-        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+        # Unlike its public sister it does not raise in a plain thread.
+        if self._loop is not None and asyncio._get_running_loop() is not self._loop:
             raise UsageError(
                 "this client belongs to another event loop",
                 hint="make one in each event loop, or use metaq.Client, which any thread may call",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from metaq import aio
-from metaq.errors import NotDelivered, NotSent
+from metaq.errors import ClientClosed, NotDelivered, NotSent, UsageError
 from tests.support.written_broker import STORED, Answer
 
 Scenario = Callable[[Any, threading.Event], Awaitable[None]]
@@ -35,7 +35,7 @@ def run(broker: Any, scenario: Scenario, *, code: int = 0, timeout_s: float = 60
         async with aio.Client(served.address) as client:
             producer = client.producer("g", timeout=timeout_s)
             await producer.start()
-            await asyncio.wait((await producer.send_soon("t", b"warm"),))
+            await asyncio.wait((producer.send_soon("t", b"warm"),))
             may_answer.clear()
             try:
                 await scenario(producer, may_answer)
@@ -49,7 +49,7 @@ def run(broker: Any, scenario: Scenario, *, code: int = 0, timeout_s: float = 60
 
 def test_it_is_awaited_alone_and_together(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        futures = [await producer.send_soon("t", b"%d" % number) for number in range(20)]
+        futures = [producer.send_soon("t", b"%d" % number) for number in range(20)]
         assert all(asyncio.isfuture(future) and not future.done() for future in futures)
         assert futures[0].get_loop() is asyncio.get_running_loop()
         may_answer.set()
@@ -60,7 +60,7 @@ def test_it_is_awaited_alone_and_together(broker: Any) -> None:
         assert await futures[3] == futures[3].result() == results[3]
         assert futures[3].exception() is None
         assert "stored" in repr(futures[3])
-        later = await producer.send_soon("t", b"x")
+        later = producer.send_soon("t", b"x")
         assert await asyncio.wait_for(asyncio.shield(later), 60) == later.result()
 
     run(broker, scenario)
@@ -68,7 +68,7 @@ def test_it_is_awaited_alone_and_together(broker: Any) -> None:
 
 def test_the_other_functions_of_asyncio_take_it_too(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        futures = [await producer.send_soon("t", b"x") for _ in range(5)]
+        futures = [producer.send_soon("t", b"x") for _ in range(5)]
         assert asyncio.ensure_future(futures[0]) is futures[0]
         done, pending = await asyncio.wait(futures, timeout=0)
         assert (done, pending) == (set(), set(futures))
@@ -89,7 +89,7 @@ async def awaited(future: Any) -> Any:
 
 def test_a_time_out_cancels_it_and_the_message_is_sent_all_the_same(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        future = await producer.send_soon("t", b"x")
+        future = producer.send_soon("t", b"x")
         with pytest.raises(asyncio.InvalidStateError, match="still being sent"):
             future.result()
         with pytest.raises(asyncio.InvalidStateError):
@@ -117,7 +117,7 @@ def test_a_time_out_cancels_it_and_the_message_is_sent_all_the_same(broker: Any)
 
 def test_a_task_that_waits_for_it_can_be_cancelled(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        future = await producer.send_soon("t", b"x")
+        future = producer.send_soon("t", b"x")
         waiting = asyncio.create_task(awaited(future))
         await asyncio.sleep(0)
         waiting.cancel("enough")
@@ -125,7 +125,7 @@ def test_a_task_that_waits_for_it_can_be_cancelled(broker: Any) -> None:
             await waiting
         assert cancelled.value.args == ("enough",)
         assert future.cancelled()
-        stored = await producer.send_soon("t", b"x")
+        stored = producer.send_soon("t", b"x")
         shielded = asyncio.create_task(awaited(asyncio.shield(stored)))
         await asyncio.sleep(0)
         shielded.cancel()
@@ -147,7 +147,7 @@ def test_callbacks_run_on_the_loop_in_their_context(broker: Any) -> None:
         raise AssertionError("it was taken back")
 
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        future = await producer.send_soon("t", b"x")
+        future = producer.send_soon("t", b"x")
         name.set("here")
         future.add_done_callback(note)
         future.add_done_callback(never)
@@ -165,7 +165,7 @@ def test_callbacks_run_on_the_loop_in_their_context(broker: Any) -> None:
         await asyncio.sleep(0)
         assert called[2:] == [("elsewhere", future)]
         may_answer.clear()
-        cancelled = await producer.send_soon("t", b"x")
+        cancelled = producer.send_soon("t", b"x")
         cancelled.add_done_callback(note)
         assert cancelled.cancel()
         may_answer.set()
@@ -177,7 +177,7 @@ def test_callbacks_run_on_the_loop_in_their_context(broker: Any) -> None:
 
 def test_every_await_raises_the_failure(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        future = await producer.send_soon("t", b"x")
+        future = producer.send_soon("t", b"x")
         may_answer.set()
         for _ in range(2):
             with pytest.raises(NotSent) as failed:
@@ -199,7 +199,7 @@ def test_a_callback_is_kept_until_it_was_called_and_no_longer(broker: Any) -> No
 
         waiter = Waiter()
         gone = weakref.ref(waiter)
-        (await producer.send_soon("t", b"x")).add_done_callback(waiter)
+        producer.send_soon("t", b"x").add_done_callback(waiter)
         del waiter
         gc.collect()
         assert gone() is not None, "but one that somebody waits for is"
@@ -228,28 +228,144 @@ def test_many_in_a_row_leave_the_loop_to_others(broker: Any) -> None:
         for options in ({}, {"properties": {"a": "b"}}):
             before = turns
             for _ in range(3000):
-                await producer.send_soon("t", b"x", **options)
+                producer.send_soon("t", b"x", **options)
+                await producer.drain()
             assert turns - before >= 3
         beside.cancel()
 
     run(broker, scenario)
 
 
+async def opened_with_little_room(served: Any, **options: Any) -> tuple[aio.Client, Any]:
+    client = aio.Client(served.address)
+    await client.start()
+    producer = client.producer("g", **{"buffer_bytes_max": 1000, "linger": 0.001, **options})
+    await producer.start()
+    return client, producer
+
+
 def test_a_full_buffer_is_waited_for_in_turn(broker: Any) -> None:
     served = broker(lambda _: (0, STORED))
 
     async def main() -> None:
-        async with (
-            aio.Client(served.address) as client,
-            client.producer("g", buffer_bytes_max=1000, linger=0.001) as producer,
-        ):
-            order: list[int] = []
+        client, producer = await opened_with_little_room(served)
+        order: list[int] = []
 
-            async def send(number: int) -> None:
-                await producer.send_soon("t", bytes(300 + number))
-                order.append(number)
+        async def send(number: int) -> None:
+            await producer.drain()
+            order.append(number)
+            producer.send_soon("t", bytes(300 + number))
 
-            await asyncio.wait_for(asyncio.gather(*map(send, range(200))), 60)
-            assert order == list(range(200))
+        await asyncio.wait_for(asyncio.gather(*map(send, range(200))), 60)
+        await asyncio.wait_for(client.close(), 60)
+        assert order == list(range(200))
 
     asyncio.run(main())
+
+
+def test_what_nobody_drains_is_bounded(broker: Any) -> None:
+    may_answer = threading.Event()
+
+    def answer(_: int) -> Answer:
+        may_answer.wait(60)
+        return 0, STORED
+
+    served = broker(answer)
+
+    async def main() -> None:
+        client, producer = await opened_with_little_room(served, linger=60)
+        futures = [producer.send_soon("t", bytes(300)) for _ in range(2)]
+        with pytest.raises(NotSent, match=r"1000 bytes is full.*await producer\.drain\(\).*buffer_bytes_max"):
+            for _ in range(10):
+                futures.append(producer.send_soon("t", bytes(300)))
+        waiting = futures[-1]
+        assert "waits for room" in repr(waiting)
+        assert not waiting.done()
+        with pytest.raises(asyncio.InvalidStateError):
+            waiting.result()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.drain(), 0.05)
+        cancelled = futures[-2]
+        assert cancelled.cancel()
+        may_answer.set()
+        await asyncio.wait_for(producer.drain(), 60)
+        await asyncio.wait_for(producer.flush(), 60)
+        assert all(future.done() for future in futures)
+        assert waiting.result().id
+        assert cancelled.cancelled()
+        assert len(served.asked) >= 1
+        await client.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        may_answer.set()
+
+
+def test_a_message_that_waits_too_long_is_reported_everywhere(broker: Any) -> None:
+    may_answer = threading.Event()
+
+    def answer(_: int) -> Answer:
+        may_answer.wait(60)
+        return 0, STORED
+
+    served = broker(answer)
+
+    async def main() -> None:
+        client, producer = await opened_with_little_room(served)
+        futures = [producer.send_soon("t", bytes(700), timeout=0.2) for _ in range(2)]
+        called: list[object] = []
+        futures[1].add_done_callback(called.append)
+        with pytest.raises(NotSent, match=r"1000 bytes was full for 0\.2 s"):
+            await asyncio.wait_for(futures[1], 60)
+        assert called == [futures[1]]
+        assert isinstance(futures[1].exception(), NotSent)
+        assert "not sent" in repr(futures[1])
+        may_answer.set()
+        with pytest.raises(NotDelivered, match="1 message was not delivered"):
+            await asyncio.wait_for(producer.flush(), 60)
+        await client.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        may_answer.set()
+
+
+def test_messages_that_wait_are_given_up_at_the_close(broker: Any) -> None:
+    may_answer = threading.Event()
+
+    def answer(_: int) -> Answer:
+        may_answer.wait(60)
+        return 0, STORED
+
+    served = broker(answer)
+
+    async def main() -> None:
+        client, producer = await opened_with_little_room(served)
+        futures = [producer.send_soon("t", bytes(700)) for _ in range(2)]
+        draining = asyncio.create_task(producer.drain())
+        await asyncio.sleep(0)
+        with pytest.raises(NotDelivered, match="2 messages"):
+            await producer.close(0.1)
+        await asyncio.wait_for(draining, 60)
+        assert all(isinstance(future.exception(), NotSent) for future in futures)
+        with pytest.raises(ClientClosed):
+            producer.send_soon("t", b"x")
+        with pytest.raises(ClientClosed):
+            await producer.drain()
+        may_answer.set()
+        await client.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        may_answer.set()
+
+
+def test_a_thread_may_not_send(broker: Any) -> None:
+    async def scenario(producer: Any, may_answer: threading.Event) -> None:
+        with pytest.raises(UsageError, match="another event loop"):
+            await asyncio.to_thread(producer.send_soon, "t", b"x")
+
+    run(broker, scenario)

@@ -104,8 +104,40 @@ def send(producer: Producer) -> SendFuture:
     return producer.send_soon("orders", b"x", tag="t")
 
 
+@client.consumer("orders", group="received", retry=metaq.RetryPolicy(first=5), handler_timeout=30)
+def settles(message: metaq.ReceivedMessage) -> None:
+    message.reply(b"thanks")
+    if message.tag is None:
+        message.reject("no tag")
+    message.retry(60)
+
+
+@client.consumer("orders", group="received-batch", batch=3)
+def settles_many(messages: list[metaq.ReceivedMessage]) -> None:
+    for message in messages:
+        message.ack()
+
+
+@client.consumer("orders", group="replies")
+def replies(message: Message) -> None:
+    message.reply(b"thanks")
+
+
+@aio_client.consumer("orders", group="received")
+async def settles_on_asyncio(message: metaq.aio.ReceivedMessage) -> None:
+    await message.reply(b"thanks")
+    await message.ack()
+
+
+@aio_client.consumer("orders", group="received-batch", batch=3)
+async def settles_many_on_asyncio(messages: list[metaq.aio.ReceivedMessage]) -> None:
+    for message in messages:
+        await message.ack()
+
+
 async def on_asyncio(producer: metaq.aio.Producer) -> metaq.SendResult:
-    future: metaq.aio.AsyncSendFuture = await producer.send_soon("orders", b"x")
+    future: metaq.aio.AsyncSendFuture = producer.send_soon("orders", b"x")
+    await producer.drain()
     async for message in aio_client.subscribe("orders", group="loop", idle_timeout=3):
         async with message.process():
             print(message.queue_offset)

@@ -23,6 +23,14 @@ def batched(messages: Sequence[metaq.Message]) -> None:
     print(messages[0].id)
 
 
+def received(message: metaq.ReceivedMessage) -> None:
+    message.ack()
+
+
+async def received_many(messages: list[metaq.aio.ReceivedMessage]) -> None:
+    await messages[0].ack()
+
+
 def other(message: str) -> None:
     print(message)
 
@@ -33,6 +41,10 @@ client.consumer("orders", group="g", batch=5)(single)  # wrong
 client.consumer("orders", group="g")(other)  # wrong
 aio_client.consumer("orders", group="g")(batched)  # wrong
 aio_client.consumer("orders", group="g", batch=5)(asynchronous)  # wrong
+client.consumer("orders", group="g", batch=5)(received)  # wrong
+aio_client.consumer("orders", group="g")(received_many)  # wrong
+client.consumer("orders", group="g", retry=5)(single)  # wrong
+metaq.RetryPolicy(first="soon")  # wrong
 client.consumer("orders", group="g", concurrency="4")(single)  # wrong
 client.consumer("orders", group="g", start="middle")(single)  # wrong
 client.consumer("orders", group="g", colour="red")(single)  # wrong

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from metaq.client.compression import COMPRESSED, FORMAT_BITS
 from metaq.client.consumer.subscription import DEAD_LETTER_LEVEL
 from metaq.client.stderr_fallback import once
 from metaq.protocol.commands.messages import ConsumerSendMsgBack, SendMessageV2, TakenBack
@@ -13,8 +14,13 @@ from metaq.protocol.names import INNER_PRODUCER_GROUP
 from metaq.protocol.properties import (
     DEAD_LETTER_ERROR,
     DEAD_LETTER_REASON,
+    DELAY_LEVEL,
+    DELAY_MS,
+    DELIVER_MS,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
+    TIMER_DUE_MS,
+    TIMER_ROLLS,
     encode_properties,
 )
 
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 REASON_CHARACTERS_MAX: Final = 500
+_DELAYS: Final = frozenset((DELAY_LEVEL, DELAY_MS, DELIVER_MS, TIMER_DUE_MS, TIMER_ROLLS, "TIMER_DELAY_SEC"))
+"""Apache's brokers leave these on messages that they have delivered."""
 
 
 async def send_back(
@@ -95,26 +103,67 @@ async def send_to_dead_letters(
     except Refused as refused:
         _log.info("group %s: %s is sent as a new message: %s", options.group, message.id, refused)
     reason, kind = describe(error)
-    properties = {
-        **message.properties,
-        **message.system_properties,
-        RETRY_TOPIC: message.topic,
-        ORIGIN_MESSAGE_ID: message.offset_id,
-        DEAD_LETTER_REASON: reason or kind,
-        DEAD_LETTER_ERROR: kind,
-    }
+    properties = {DEAD_LETTER_REASON: reason or kind, DEAD_LETTER_ERROR: kind}
     # The broker makes a dead letter of a message that reaches the retry topic with no attempts left.
+    await _send_copy(
+        session,
+        options,
+        message,
+        properties,
+        reconsume_times=max(message.reconsume_times, 1),
+        max_reconsume_times=0,
+    )
+    _dead_lettered(session, options, message, error)
+
+
+async def send_again(session: Session, options: ConsumerOptions, message: Message, delay_s: float) -> None:
+    """Sends a copy of a message to the group's retry topic, as a delayed message. Raises MetaqError.
+
+    The caller has checked that retries are left: the copy must not become a dead letter without its reason.
+    """
+    await _send_copy(
+        session,
+        options,
+        message,
+        {DELAY_MS: str(round(delay_s * 1000))},
+        reconsume_times=message.reconsume_times + 1,
+        max_reconsume_times=message.reconsume_times + 2,
+    )
+    session.telemetry.retried(options.group, message, "broker")
+
+
+async def _send_copy(
+    session: Session,
+    options: ConsumerOptions,
+    message: Message,
+    properties: dict[str, str],
+    *,
+    reconsume_times: int,
+    max_reconsume_times: int | None,
+) -> None:
+    """Sends a message with all its properties, except its delays, to the group's retry topic."""
+    body, system_flag = message.stored_body
+    kept = {name: value for name, value in message.system_properties.items() if name not in _DELAYS}
+    origin_id = kept.get(ORIGIN_MESSAGE_ID) or message.offset_id
     command = SendMessageV2(
         producer_group=INNER_PRODUCER_GROUP,
         topic=options.retry_topic,
         born_timestamp=message.born_at,
         flag=message.flag,
-        properties=encode_properties(properties),
-        reconsume_times=max(message.reconsume_times, 1),
-        max_reconsume_times=0,
+        sys_flag=system_flag & (COMPRESSED | FORMAT_BITS),
+        properties=encode_properties(
+            {
+                **message.properties,
+                **kept,
+                RETRY_TOPIC: message.topic,
+                ORIGIN_MESSAGE_ID: origin_id,
+                **properties,
+            }
+        ),
+        reconsume_times=reconsume_times,
+        max_reconsume_times=max_reconsume_times,
     )
-    (await session.call(_broker(message), command, message.body)).check()
-    _dead_lettered(session, options, message, error)
+    (await session.call(_broker(message), command, body)).check()
 
 
 def _broker(message: Message) -> str:

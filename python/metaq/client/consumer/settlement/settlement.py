@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from metaq.client.consumer.pull.buffers import QueueBuffer
-from metaq.client.consumer.settlement.send_back import send_back
+from metaq.client.consumer.settlement.send_back import send_again, send_back
 from metaq.client.consumer.subscription import DEAD_LETTER_LEVEL, delay_level
 from metaq.errors import MetaqError
+from metaq.protocol.errors import Refused
 from metaq.retry import Backoff
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Settlement:
             )
             self.ack(buffer, messages)
         else:
-            await self._send_back(buffer, messages, delay_level(after), error)
+            await self._send_back(buffer, messages, after, error)
 
     async def reject(self, buffer: QueueBuffer, messages: Sequence[Message], error: BaseException) -> None:
         """Sends messages to the group's dead letters, with the reason."""
@@ -76,17 +77,26 @@ class Settlement:
             )
             self.ack(buffer, messages)
         else:
-            await self._send_back(buffer, messages, DEAD_LETTER_LEVEL, error)
+            await self._send_back(buffer, messages, None, error, is_dead=True)
 
     async def _send_back(
-        self, buffer: QueueBuffer, messages: Sequence[Message], level: int, reason: BaseException
+        self,
+        buffer: QueueBuffer,
+        messages: Sequence[Message],
+        after: float | None,
+        reason: BaseException,
+        *,
+        is_dead: bool = False,
     ) -> None:
         kept: list[Message] = []
         for message in messages:
             if buffer.dropped:
                 return  # Another member has the queue now, and with it the message.
             try:
-                await send_back(self._member.session, self._options, message, level, reason)
+                if is_dead:
+                    await send_back(self._member.session, self._options, message, DEAD_LETTER_LEVEL, reason)
+                else:
+                    await self._send_back_later(message, after, reason)
             except MetaqError as error:
                 _log.warning(
                     "group %s: %s stays here for now, because the broker did not take it back: %s",
@@ -100,6 +110,27 @@ class Settlement:
         if kept:
             self._give_back_later(buffer, kept, SEND_BACK_PAUSE_S)
 
+    async def _send_back_later(self, message: Message, after: float | None, reason: BaseException) -> None:
+        session, options = self._member.session, self._options
+        policy = options.retry
+        if policy is None:
+            await send_back(session, options, message, delay_level(after), reason)
+            return
+        delay_s = policy.delay_s(message.reconsume_times + 1) if after is None else after
+        is_last = options.retries_max is not None and message.reconsume_times >= options.retries_max
+        if policy.exact and not is_last:
+            try:
+                await send_again(session, options, message, delay_s)
+                return
+            except Refused as refused:  # An old broker, or one whose timers allow less.
+                _log.info(
+                    "group %s: %s waits for a delay level, because its broker does not delay it exactly: %s",
+                    options.group,
+                    message.id,
+                    refused,
+                )
+        await send_back(session, options, message, delay_level(delay_s), reason)
+
     async def _retry_in_order(
         self,
         buffer: QueueBuffer,
@@ -109,8 +140,10 @@ class Settlement:
     ) -> None:
         options = self._options
         kept: list[Message] = []
+        failures_max = 0
         for message in messages:
             failures = _count_failure(buffer, message)
+            failures_max = max(failures_max, failures)
             if options.retries_max is not None and failures > options.retries_max:
                 try:
                     await send_back(self._member.session, options, message, DEAD_LETTER_LEVEL, reason)
@@ -125,7 +158,9 @@ class Settlement:
                     )
             kept.append(message.__replace__(reconsume_times=message.reconsume_times + 1))
             self._telemetry.retried(options.group, message, "local")
-        self._rest(buffer, kept, options.suspend if after is None else after)
+        if after is None:
+            after = options.suspend if options.retry is None else options.retry.delay_s(failures_max)
+        self._rest(buffer, kept, after)
 
     async def _retry_locally(
         self,
