@@ -23,7 +23,6 @@ from bench.clients.task import (
 from metaq import aio
 
 ITERATION_BLOCK = 100
-DRAIN_EVERY = 100
 SAMPLE_EVERY_S = 0.05
 
 
@@ -96,13 +95,11 @@ def iteration(task: Task) -> Result:
 
 async def produce_async(task: Task) -> Result:
     async with aio.Client(task.server) as client, client.producer(task.group) as producer:
-        send_soon, drain, topic = producer.send_soon, producer.drain, task.topic
+        send_soon, topic = producer.send_soon, task.topic
 
         async def send(count: int) -> None:
-            for number in range(count):
-                send_soon(topic, BODY)
-                if number % DRAIN_EVERY == 0:
-                    await drain()
+            for _ in range(count):
+                await send_soon(topic, BODY)
 
         return await time_sending_async(task, send, producer.flush)
 

@@ -72,7 +72,7 @@ def test_a_flush_waits_for_what_found_no_room(face: Face, served: Served) -> Non
             if face.is_sync:
                 futures = [producer.send_soon(topic, bytes(1000)) for _ in range(10)]
             else:
-                futures = [producer.send_soon(topic, bytes(1000)) for _ in range(35)]
+                futures = [producer.send_soon(topic, bytes(1000)).future for _ in range(35)]
             await face.call(producer.flush, 60)
             assert all(future.done() for future in futures)
             await face.call(producer.drain)

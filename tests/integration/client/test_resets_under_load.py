@@ -38,8 +38,7 @@ async def fill(face: Face, client: Any, topic: str, count: int, queues: list[Que
 
     async def put_async() -> None:
         for number in range(count):
-            producer.send_soon(topic, b"%d" % number, queue=chosen[number % len(chosen)])
-            await producer.drain()
+            await producer.send_soon(topic, b"%d" % number, queue=chosen[number % len(chosen)])
 
     await (asyncio.to_thread(put) if face.is_sync else put_async())
     await face.call(producer.flush)

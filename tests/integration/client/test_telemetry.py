@@ -156,7 +156,7 @@ def test_each_message_of_a_batch_has_its_own_context(
             tracer = telemetry.tracers.get_tracer("test")
             for number in range(3):
                 with tracer.start_as_current_span(f"caller {number}"):
-                    producer.send_soon(topic, b"%d" % number)
+                    await face.call(producer.send_soon, topic, b"%d" % number)
             sizes = {
                 p.attributes["metaq.buffer"]: p.value for p in telemetry.points("metaq.client.buffer.size")
             }

@@ -196,9 +196,9 @@ def test_planned_switches_deliver_every_delayed_message_once(tmp_path: Path, etc
                 began = time.monotonic()
                 for number in range(count):
                     if number % 10:
-                        producer.send_soon("orders", b"%d" % number, delay=0.1 + number % 80 / 10)
+                        await producer.send_soon("orders", b"%d" % number, delay=0.1 + number % 80 / 10)
                     else:
-                        producer.send_soon("orders", b"%d" % number, delay_level=1 + number // 10 % 2)
+                        await producer.send_soon("orders", b"%d" % number, delay_level=1 + number // 10 % 2)
                 await producer.flush()
                 for target in (2, 1, 3, 1):
                     master = await group.master()

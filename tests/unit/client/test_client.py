@@ -194,6 +194,7 @@ def test_the_package_shows_what_it_says_and_loads_it_late() -> None:
         *ERRORS,
     }
     assert set(aio.__all__) == {
+        "AcceptedSend",
         *("AsyncSendFuture", "Client", "Consumer", "Producer", "Puller", "ReceivedMessage", "Subscribed"),
         "Transaction",
     }
@@ -215,7 +216,7 @@ def test_a_close_that_is_cut_short_leaves_no_future_open() -> None:
         await client.start()
         producer = client.producer("g")
         await producer.start()
-        future = producer.send_soon("t", b"x")
+        future = await producer.send_soon("t", b"x")
         closing = asyncio.create_task(client.close())
         await asyncio.sleep(0)
         closing.cancel()

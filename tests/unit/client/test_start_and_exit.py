@@ -222,7 +222,7 @@ async def main():
     await producer.start()
     await producer.send(sys.argv[2], b"first") if sys.argv[3] == "60" else None
     for number in range(20):
-        producer.send_soon(sys.argv[2], b"%d" % number)
+        await producer.send_soon(sys.argv[2], b"%d" % number)
 
 asyncio.run(main())
 """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from metaq._core import AsyncSendFuture
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, AsyncStartable, OpenMark, SharedClose, closing_within
 from metaq.client.message import Message, Outgoing, check_sharding_key, checked_body, outgoing
+from metaq.client.producer.accepted_send import AcceptedSend, DeferredSend
 from metaq.client.producer.options import (
     MessageOptions,
     PreparedSend,
@@ -25,7 +26,7 @@ from metaq.client.producer.sending import Sender
 from metaq.client.producer.transactions import Checker, Transaction, Transactions
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
-from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotAllSent, NotDelivered
+from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotAllSent, NotDelivered, NotSent
 from metaq.protocol.properties import SHARDING_KEY
 
 if TYPE_CHECKING:
@@ -88,14 +89,13 @@ class Producer(AsyncStartable):
             prepared.message, prepared.timeout_s, key=prepared.key, queue=prepared.queue
         )
 
-    def send_soon(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> AsyncSendFuture:
-        """Accepts one message, to be sent in a batch, and returns its future. The message is sent whether or
-        not you await the future.
+    def send_soon(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> AcceptedSend:
+        """Accepts one message, to be sent in a batch. It is sent whether or not you await what this returns.
 
-        It never waits. While the buffer is full, messages wait for room in it, and so do messages with a
-        `key` while the broker of their queue has no master. If `buffer_bytes_max` bytes wait, it raises
-        NotSent: `await drain()` between your calls prevents that. The options are those of `send`. Failures
-        are raised by the future, and also by `flush` and `close`.
+        Await it in loops: that waits while the buffer is full, and returns the message's future. Without
+        `await`, messages wait for room in the buffer, and so do messages with a `key` while the broker of
+        their queue has no master; once `buffer_bytes_max` bytes wait, only an `await` gets another one in.
+        The options are those of `send`. Failures are raised by the future, and also by `flush` and `close`.
         """
         # The fast path. It returns None for everything unusual, which `_send_soon` handles and explains.
         buffered = self._buffered
@@ -109,20 +109,27 @@ class Producer(AsyncStartable):
                     topic, body, options.get("tag"), options.get("keys"), options.get("key")
                 )
             if future is not None:
-                return future
+                return AcceptedSend(buffered, future)
         return self._send_soon(topic, body, options)
 
-    def _send_soon(self, topic: str, body: Buffer, options: MessageOptions) -> AsyncSendFuture:
+    def _send_soon(self, topic: str, body: Buffer, options: MessageOptions) -> AcceptedSend:
         self._session.require_usable()
         buffered = self._require_buffered()
         prepared = buffered.prepare(topic, body, **options)
-        with self._telemetry.sending_later(self.group, prepared.message) as sending:
-            future = buffered.put_soon(prepared)
-            sending.follow(future)
-        return future
+
+        def accept() -> AsyncSendFuture:
+            with self._telemetry.sending_later(self.group, prepared.message) as sending:
+                future = buffered.put_soon(prepared)
+                sending.follow(future)
+            return future
+
+        try:
+            return AcceptedSend(buffered, accept())
+        except NotSent as refusal:
+            return DeferredSend(buffered, accept, prepared.timeout_s, refusal)
 
     async def drain(self) -> None:
-        """Waits while the buffer of `send_soon` is full. Await it in loops that send, between the messages.
+        """Waits while the buffer of `send_soon` is full, as `await producer.send_soon(…)` does.
 
         If the buffer has room it returns at once, except that after many messages in a row other tasks run.
         """

@@ -69,7 +69,7 @@ class BufferedSender:
         self._callbacks = CallbackThread()
         self._tasks = Tasks(f"producer {options.group}")
         self._waiting = WaitingSends(
-            options, sender, self._tasks, self._enter, self._count_failure, self._follow_waiting
+            options, sender, self._tasks, self._enter, self.count_failure, self._follow_waiting
         )
         self.is_clear = True
         """Nothing waits, and `drain` need not let other tasks run. It is asked for with every message."""
@@ -176,7 +176,8 @@ class BufferedSender:
             self.put_on_loop = self.buffer.put_on_loop
             self.buffer.stop_watching_space()
 
-    def _count_failure(self, error: Exception) -> None:
+    def count_failure(self, error: Exception) -> None:
+        """Counts a message that was not sent, for `flush` and `close` to report."""
         self._failed_count += 1
         if len(self._failures) < FAILURES_KEPT_MAX:
             self._failures.append(error)

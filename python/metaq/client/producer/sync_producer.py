@@ -94,8 +94,7 @@ class Producer(Startable):
         return future
 
     def drain(self) -> None:
-        """Waits while the buffer of `send_soon` is full. In plain code `send_soon` itself waits then, so you
-        do not need it; on asyncio you do."""
+        """Waits while the buffer of `send_soon` is full, as `send_soon` itself does in plain code."""
         self._portal.run(self._producer.drain)
 
     def send_oneway(self, topic: str, body: Buffer, **options: Unpack[MessageOptions]) -> None:

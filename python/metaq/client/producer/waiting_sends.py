@@ -97,8 +97,7 @@ class WaitingSends:
         if self.held_bytes and self.held_bytes + size_bytes > limit:
             raise NotSent(
                 f"the buffer of {limit} bytes is full, and as many bytes wait for room in it",
-                hint="`await producer.drain()` between calls of send_soon waits for room; "
-                "buffer_bytes_max is the limit",
+                hint="`await producer.send_soon(…)` waits for room; buffer_bytes_max is the limit",
             )
         future = AsyncSendFuture.waiting(self._loop)
         deadline = self._loop.time() + prepared.timeout_s

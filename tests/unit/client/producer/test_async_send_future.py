@@ -35,7 +35,7 @@ def run(broker: Any, scenario: Scenario, *, code: int = 0, timeout_s: float = 60
         async with aio.Client(served.address) as client:
             producer = client.producer("g", timeout=timeout_s)
             await producer.start()
-            await asyncio.wait((producer.send_soon("t", b"warm"),))
+            await asyncio.wait((await producer.send_soon("t", b"warm"),))
             may_answer.clear()
             try:
                 await scenario(producer, may_answer)
@@ -49,7 +49,7 @@ def run(broker: Any, scenario: Scenario, *, code: int = 0, timeout_s: float = 60
 
 def test_it_is_awaited_alone_and_together(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        futures = [producer.send_soon("t", b"%d" % number) for number in range(20)]
+        futures = [await producer.send_soon("t", b"%d" % number) for number in range(20)]
         assert all(asyncio.isfuture(future) and not future.done() for future in futures)
         assert futures[0].get_loop() is asyncio.get_running_loop()
         may_answer.set()
@@ -60,7 +60,7 @@ def test_it_is_awaited_alone_and_together(broker: Any) -> None:
         assert await futures[3] == futures[3].result() == results[3]
         assert futures[3].exception() is None
         assert "stored" in repr(futures[3])
-        later = producer.send_soon("t", b"x")
+        later = await producer.send_soon("t", b"x")
         assert await asyncio.wait_for(asyncio.shield(later), 60) == later.result()
 
     run(broker, scenario)
@@ -68,7 +68,7 @@ def test_it_is_awaited_alone_and_together(broker: Any) -> None:
 
 def test_the_other_functions_of_asyncio_take_it_too(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        futures = [producer.send_soon("t", b"x") for _ in range(5)]
+        futures = [await producer.send_soon("t", b"x") for _ in range(5)]
         assert asyncio.ensure_future(futures[0]) is futures[0]
         done, pending = await asyncio.wait(futures, timeout=0)
         assert (done, pending) == (set(), set(futures))
@@ -89,7 +89,7 @@ async def awaited(future: Any) -> Any:
 
 def test_a_time_out_cancels_it_and_the_message_is_sent_all_the_same(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        future = producer.send_soon("t", b"x")
+        future = await producer.send_soon("t", b"x")
         with pytest.raises(asyncio.InvalidStateError, match="still being sent"):
             future.result()
         with pytest.raises(asyncio.InvalidStateError):
@@ -117,7 +117,7 @@ def test_a_time_out_cancels_it_and_the_message_is_sent_all_the_same(broker: Any)
 
 def test_a_task_that_waits_for_it_can_be_cancelled(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        future = producer.send_soon("t", b"x")
+        future = await producer.send_soon("t", b"x")
         waiting = asyncio.create_task(awaited(future))
         await asyncio.sleep(0)
         waiting.cancel("enough")
@@ -125,7 +125,7 @@ def test_a_task_that_waits_for_it_can_be_cancelled(broker: Any) -> None:
             await waiting
         assert cancelled.value.args == ("enough",)
         assert future.cancelled()
-        stored = producer.send_soon("t", b"x")
+        stored = await producer.send_soon("t", b"x")
         shielded = asyncio.create_task(awaited(asyncio.shield(stored)))
         await asyncio.sleep(0)
         shielded.cancel()
@@ -147,7 +147,7 @@ def test_callbacks_run_on_the_loop_in_their_context(broker: Any) -> None:
         raise AssertionError("it was taken back")
 
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        future = producer.send_soon("t", b"x")
+        future = await producer.send_soon("t", b"x")
         name.set("here")
         future.add_done_callback(note)
         future.add_done_callback(never)
@@ -165,7 +165,7 @@ def test_callbacks_run_on_the_loop_in_their_context(broker: Any) -> None:
         await asyncio.sleep(0)
         assert called[2:] == [("elsewhere", future)]
         may_answer.clear()
-        cancelled = producer.send_soon("t", b"x")
+        cancelled = await producer.send_soon("t", b"x")
         cancelled.add_done_callback(note)
         assert cancelled.cancel()
         may_answer.set()
@@ -177,7 +177,7 @@ def test_callbacks_run_on_the_loop_in_their_context(broker: Any) -> None:
 
 def test_every_await_raises_the_failure(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
-        future = producer.send_soon("t", b"x")
+        future = await producer.send_soon("t", b"x")
         may_answer.set()
         for _ in range(2):
             with pytest.raises(NotSent) as failed:
@@ -199,7 +199,7 @@ def test_a_callback_is_kept_until_it_was_called_and_no_longer(broker: Any) -> No
 
         waiter = Waiter()
         gone = weakref.ref(waiter)
-        producer.send_soon("t", b"x").add_done_callback(waiter)
+        (await producer.send_soon("t", b"x")).add_done_callback(waiter)
         del waiter
         gc.collect()
         assert gone() is not None, "but one that somebody waits for is"
@@ -228,8 +228,7 @@ def test_many_in_a_row_leave_the_loop_to_others(broker: Any) -> None:
         for options in ({}, {"properties": {"a": "b"}}):
             before = turns
             for _ in range(3000):
-                producer.send_soon("t", b"x", **options)
-                await producer.drain()
+                await producer.send_soon("t", b"x", **options)
             assert turns - before >= 3
         beside.cancel()
 
@@ -252,13 +251,12 @@ def test_a_full_buffer_is_waited_for_in_turn(broker: Any) -> None:
         order: list[int] = []
 
         async def send(number: int) -> None:
-            await producer.drain()
+            await producer.send_soon("t", bytes(300 + number))
             order.append(number)
-            producer.send_soon("t", bytes(300 + number))
 
         await asyncio.wait_for(asyncio.gather(*map(send, range(200))), 60)
         await asyncio.wait_for(client.close(), 60)
-        assert order == list(range(200))
+        assert sorted(order) == list(range(200))
 
     asyncio.run(main())
 
@@ -274,10 +272,12 @@ def test_what_nobody_drains_is_bounded(broker: Any) -> None:
 
     async def main() -> None:
         client, producer = await opened_with_little_room(served, linger=60)
-        futures = [producer.send_soon("t", bytes(300)) for _ in range(2)]
-        with pytest.raises(NotSent, match=r"1000 bytes is full.*await producer\.drain\(\).*buffer_bytes_max"):
-            for _ in range(10):
-                futures.append(producer.send_soon("t", bytes(300)))
+        futures = []
+        with pytest.raises(NotSent, match=r"1000 bytes is full.*await producer\.send_soon.*buffer_bytes_max"):
+            for _ in range(12):
+                futures.append(producer.send_soon("t", bytes(300)).future)
+        assert 2 < len(futures) < 12
+        late = asyncio.create_task(awaited(producer.send_soon("t", bytes(300))))
         waiting = futures[-1]
         assert "waits for room" in repr(waiting)
         assert not waiting.done()
@@ -289,7 +289,9 @@ def test_what_nobody_drains_is_bounded(broker: Any) -> None:
         assert cancelled.cancel()
         may_answer.set()
         await asyncio.wait_for(producer.drain(), 60)
-        await asyncio.wait_for(producer.flush(), 60)
+        futures.append(await asyncio.wait_for(late, 60))
+        with pytest.raises(NotDelivered, match="1 message"):
+            await asyncio.wait_for(producer.flush(), 60)
         assert all(future.done() for future in futures)
         assert waiting.result().id
         assert cancelled.cancelled()
@@ -313,7 +315,7 @@ def test_a_message_that_waits_too_long_is_reported_everywhere(broker: Any) -> No
 
     async def main() -> None:
         client, producer = await opened_with_little_room(served)
-        futures = [producer.send_soon("t", bytes(700), timeout=0.2) for _ in range(2)]
+        futures = [producer.send_soon("t", bytes(700), timeout=0.2).future for _ in range(2)]
         called: list[object] = []
         futures[1].add_done_callback(called.append)
         with pytest.raises(NotSent, match=r"1000 bytes was full for 0\.2 s"):
@@ -343,7 +345,7 @@ def test_messages_that_wait_are_given_up_at_the_close(broker: Any) -> None:
 
     async def main() -> None:
         client, producer = await opened_with_little_room(served)
-        futures = [producer.send_soon("t", bytes(700)) for _ in range(2)]
+        futures = [producer.send_soon("t", bytes(700)).future for _ in range(2)]
         draining = asyncio.create_task(producer.drain())
         await asyncio.sleep(0)
         with pytest.raises(NotDelivered, match="2 messages"):

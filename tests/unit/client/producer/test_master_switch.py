@@ -93,7 +93,7 @@ def test_send_soon_with_a_key_waits_on_the_event_loop(broker: MakeBroker) -> Non
             metaq.aio.Client(names.address) as client,
             client.producer("g", timeout=60) as producer,
         ):
-            futures = [producer.send_soon("t", b"%d" % number, key="k") for number in range(3)]
+            futures = [await producer.send_soon("t", b"%d" % number, key="k") for number in range(3)]
             assert [(await future).status for future in futures] == ["stored"] * 3
 
     asyncio.run(scenario())

@@ -136,7 +136,7 @@ async def settles_many_on_asyncio(messages: list[metaq.aio.ReceivedMessage]) -> 
 
 
 async def on_asyncio(producer: metaq.aio.Producer) -> metaq.SendResult:
-    future: metaq.aio.AsyncSendFuture = producer.send_soon("orders", b"x")
+    future: metaq.aio.AsyncSendFuture = await producer.send_soon("orders", b"x")
     await producer.drain()
     async for message in aio_client.subscribe("orders", group="loop", idle_timeout=3):
         async with message.process():
