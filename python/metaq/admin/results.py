@@ -15,6 +15,7 @@ from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import READ, WRITE
+from metaq.protocol.commands.options import OptionSource
 
 TopicKind = Literal["normal", "retry", "dead-letter", "system"]
 GroupKind = Literal["normal", "system"]
@@ -358,6 +359,43 @@ class Reset:
     is_dry_run: bool
 
 
+@dataclass(frozen=True, slots=True)
+class QueuePurge:
+    """The part of one queue that a purge takes away."""
+
+    queue: Queue
+    first_offset: int
+    """The first message before the purge."""
+    start_offset: int
+    """The first message that stays."""
+
+    @property
+    def messages(self) -> int:
+        return max(self.start_offset - self.first_offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """The changes of a purge: planned if it is a dry run, made otherwise."""
+
+    topic: str
+    queues: tuple[QueuePurge, ...]
+    is_dry_run: bool
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.messages for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long, and how much of it, one broker keeps a topic; None: as long as its log."""
+
+    broker: str
+    age_ms: int | None
+    size_bytes: int | None
+
+
 # Offsets
 
 
@@ -496,6 +534,24 @@ class BrokerConfiguration:
 
     broker: str
     values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOption:
+    """One option of a running MetaQ broker. Values are texts as in a configuration file."""
+
+    name: str
+    value: str
+    source: OptionSource
+    """`now`: changed at run time, until the broker stops. `kept`: the same, but for later starts too."""
+    origin: str
+    """The file, the variable or the flag that sets it."""
+    at_run_time: bool
+    """Whether `configure` can change it."""
+    next_start: str
+    """Its value after the next start, if nothing else changes."""
+    apache_name: str | None
+    """RocketMQ's name for it, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)

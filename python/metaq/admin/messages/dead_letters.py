@@ -23,7 +23,9 @@ from metaq.admin.messages.queue_reading import QueueCursor, pull
 from metaq.admin.messages.stored_letters import StoredLetter, has_copy, send_letter
 from metaq.admin.messages.stored_messages import LIMIT, messages_of
 from metaq.admin.offsets import Offsets
-from metaq.admin.results import DeadLetter, DeadLetterCount, ResendOutcome
+from metaq.admin.positions import Position
+from metaq.admin.results import DeadLetter, DeadLetterCount, Purge, ResendOutcome
+from metaq.admin.topics import Topics
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError, NoRoute, NoSuchMessage, UsageError
@@ -53,9 +55,19 @@ class _Pace:
 class DeadLetters:
     """Counts and lists the dead letters of groups, and gives them to their group again."""
 
-    def __init__(self, calls: Calls, offsets: Offsets) -> None:
+    def __init__(self, calls: Calls, offsets: Offsets, topics: Topics) -> None:
         self._calls = calls
         self._offsets = offsets
+        self._topics = topics
+
+    async def purge(self, group: str, to: Position = "latest", *, dry_run: bool = False) -> Purge:
+        """Takes away the dead letters of a group before a position, such as a time; all of them unless one is
+        given. It cannot be undone. With `dry_run` nothing is changed. Raises NoSuchGroup, and the errors of
+        `Topics.purge`."""
+        topic = names.dead_letter_topic(group)
+        if not await self._queues(group):
+            return Purge(topic, (), is_dry_run=dry_run)
+        return await self._topics.purge(topic, to, dry_run=dry_run)
 
     async def counts(self, groups: Iterable[str] | None = None) -> tuple[DeadLetterCount, ...]:
         """Counts the dead letters of these groups, or of every group that has some. Each group needs a few

@@ -13,7 +13,7 @@ from metaq.admin.messages.letter_pages import DeadLetterPage
 from metaq.admin.messages.queue_reading import OnWait
 from metaq.admin.messages.stored_messages import LIMIT
 from metaq.admin.positions import Position
-from metaq.admin.results import DeadLetter, DeadLetterCount, MessageCopy, NewestMessages, ResendOutcome
+from metaq.admin.results import DeadLetter, DeadLetterCount, MessageCopy, NewestMessages, Purge, ResendOutcome
 from metaq.client.message import Message
 from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
@@ -166,6 +166,12 @@ class DeadLetters:
         """Counts the dead letters of these groups, or of every group that has some. Each group needs a few
         requests."""
         return self._portal.run(self._work.counts, groups)
+
+    def purge(self, group: str, to: Position = "latest", *, dry_run: bool = False) -> Purge:
+        """Takes away the dead letters of a group before a position, such as a time; all of them unless one is
+        given. It cannot be undone. With `dry_run` nothing is changed. Raises NoSuchGroup, and the errors of
+        `Topics.purge`."""
+        return self._portal.run(self._work.purge, group, to, dry_run=dry_run)
 
     def list(self, group: str, *, resent: bool = False) -> Iterator[DeadLetter]:
         """Yields the dead letters of a group that were not sent again yet; with `resent` all of them. Raises

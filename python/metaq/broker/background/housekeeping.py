@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from metaq.broker.background.topic_retention import TopicRetention
 from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.node import Node
 from metaq.broker.state.broker_state import BrokerState
@@ -16,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 PROTECT_INTERVAL_S = 30.0
+TOPIC_RETENTION_INTERVAL_S = 10.0
 FUNCTIONS_REST_INTERVAL_S = 10.0
 DELAYS_PERSIST_INTERVAL_S = 0.5
 """A kill delivers again what was delivered since the last write, which takes a moment itself. Together that
@@ -31,6 +33,7 @@ class Housekeeping:
         self._node = node
         self._state = state
         self._transactions = transactions
+        self._retention = TopicRetention(state.topics, node.store, node.clock, state.starts)
         self._tasks: list[asyncio.Task[None]] = []
         self.looked_ms = node.clock.now_ms()
 
@@ -42,6 +45,7 @@ class Housekeeping:
         self._every(persist_interval_s, self.persist_offsets)
         self._every(min(persist_interval_s, DELAYS_PERSIST_INTERVAL_S), self._state.delays.persist)
         self._every(PROTECT_INTERVAL_S, self._state.offsets.protect)
+        self._every(TOPIC_RETENTION_INTERVAL_S, self._retention.look)
         self._every(FUNCTIONS_REST_INTERVAL_S, self._node.functions.rest)
         self._every(SAMPLE_INTERVAL_S, lambda: asyncio.to_thread(self._state.sample))
 
@@ -80,6 +84,10 @@ class Housekeeping:
             await asyncio.sleep(0)
         for _ in locks.forget_expired():
             await asyncio.sleep(0)
+
+    async def apply_retention(self) -> None:
+        """Applies the retention of single topics at once."""
+        await self._retention.look()
 
     async def persist_offsets(self) -> None:
         await self._transactions.keep_offsets()

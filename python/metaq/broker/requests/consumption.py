@@ -151,7 +151,8 @@ class Consumption:
         answer.add(queues * self._queue_bytes(name), lines=queues)
         committed = self._parts.plane.offsets_of(group, name)
         for queue_id in answer.stepwise(range(queues)):
-            committed_offset = committed.get(queue_id, 0)
+            # Messages that were deleted or purged are not read any more.
+            committed_offset = max(committed.get(queue_id, 0), self._parts.store.min_offset(name, queue_id))
             stored_ms = 0
             if committed_offset > 0:
                 stored_ms = self._parts.store.store_time_ms(name, queue_id, committed_offset - 1)

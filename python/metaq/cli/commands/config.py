@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from metaq.cli.command_table import group_of_commands
-from metaq.cli.commands.broker_settings import get_settings, set_settings
+from metaq.cli.commands.broker_settings import get_settings, set_settings, unset_settings
 from metaq.cli.invocation import Format
 from metaq.cli.reading.flags import Output
 from metaq.cli.reading.option_flags import Assignments, ConfigFile, flag
@@ -15,6 +15,7 @@ from metaq.cli.reading.option_flags import Assignments, ConfigFile, flag
 app = group_of_commands("Show the configuration, or hand a store back to RocketMQ.")
 app.command("get")(get_settings)
 app.command("set")(set_settings)
+app.command("unset")(unset_settings)
 
 
 @app.command()
@@ -22,8 +23,10 @@ def show(config: ConfigFile = None, assignments: Assignments = None, output: Out
     """Print every option, its value, and where the value was set."""
     from metaq.cli.printing.output import print_json, print_table
     from metaq.config import load
+    from metaq.config.kept import with_kept
+    from metaq.config.option import written
 
-    loaded = load(assignments=assignments or (), file=config)
+    loaded = with_kept(load(assignments=assignments or (), file=config))
     for note in loaded.notes:
         typer.echo(f"metaq: {note}", err=True)
     if output is Format.json:
@@ -41,7 +44,7 @@ def show(config: ConfigFile = None, assignments: Assignments = None, output: Out
         return
     print_table(
         ("option", "value", "from"),
-        [(name, _text(setting.value), setting.origin) for name, setting in loaded.settings.items()],
+        [(name, written(setting.value) or "–", setting.origin) for name, setting in loaded.settings.items()],
     )
 
 
@@ -72,13 +75,3 @@ def export(
         typer.echo("\n".join(written))
     else:
         typer.echo(f"{directory} has no journal: its files in config/ are up to date")
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ";".join(str(part) for part in value) or "–"
-    return str(value)

@@ -10,7 +10,7 @@ from metaq.cli.command_table import group_of_commands
 from metaq.cli.exits import FAILED, INTERRUPTED
 from metaq.cli.invocation import Format
 from metaq.cli.printing.message_views import BodyForm
-from metaq.cli.reading.flags import NameServers, Output, group_argument
+from metaq.cli.reading.flags import DryRun, NameServers, Output, Yes, group_argument
 from metaq.errors import CommandError
 
 if TYPE_CHECKING:
@@ -158,6 +158,36 @@ def _resend_edited(group: str, ids: list[str], file: str, namesrv: str | None, o
         letter = admin.dead_letters.resend_one(group, ids[0], body=body)
     record = {"group": group, "resent": 1, "failed": 0, "letters": [_document(letter)]}
     print_one(output, record, f"1 dead letter of {group} sent again with the body of {file}")
+
+
+@app.command()
+def purge(
+    group: Group,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="The first dead letter that stays: latest (none stays), -7d, 2026-01-31T12:00 or an offset.",
+            metavar="POSITION",
+        ),
+    ] = "latest",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    namesrv: NameServers = None,
+    output: Output = Format.table,
+) -> None:
+    """Take away the dead letters of a group, all or those before a time. This cannot be undone.
+
+    The command prints how many go and asks before it does it. `metaq dlq export` saves them to a file.
+    """
+    from metaq.cli.printing.purges import carry_out
+    from metaq.cli.reading.connection import connect
+    from metaq.cli.reading.message_flags import position
+
+    target = position("--to", to)
+    with connect(namesrv) as admin:
+        plan = admin.dead_letters.purge(group, target, dry_run=True)
+        carry_out(admin, plan, f"from the dead letters of {group}", output, asks=not yes, dry_run=dry_run)
 
 
 @app.command()

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import typer
 
-from metaq.admin import Limits
+from metaq.admin import Limits, Retention
 from metaq.cli.invocation import Format
+from metaq.cli.printing.formats import span
 from metaq.cli.printing.output import print_json, print_table
 from metaq.config.kinds import write_bytes
 
@@ -37,6 +38,27 @@ def print_limits(kind: str, name: str, limits: Sequence[Limits], output: Format)
     print_table(heads, rows, right=heads[1:])
     if len(limits) > 1:
         typer.echo("Each broker has its own count.")
+
+
+def print_retentions(topic: str, kept: Sequence[Retention], output: Format) -> None:
+    if output is Format.json:
+        rows = [
+            {"broker": each.broker, "age_ms": each.age_ms, "size_bytes": each.size_bytes} for each in kept
+        ]
+        print_json({"topic": topic, "retention": rows})
+        return
+    log = "as the log"
+    print_table(
+        ("broker", "kept for", "kept up to"),
+        [
+            (
+                each.broker,
+                log if each.age_ms is None else span(each.age_ms),
+                log if each.size_bytes is None else write_bytes(each.size_bytes),
+            )
+            for each in kept
+        ],
+    )
 
 
 def _count(rate: int | None) -> str:
