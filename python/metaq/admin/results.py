@@ -436,6 +436,20 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetterReason:
+    """The dead letters of a group that failed in the same way. Their reasons may differ in numbers."""
+
+    error_type: str | None
+    reason: str | None
+    """With `#` in place of each number; None if the consumers did not say."""
+    letters: int
+    oldest_ms: int
+    newest_ms: int
+    topics: tuple[str, ...]
+    """The topics that the group consumed them from."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetterCount:
     """The dead letters of one group."""
 

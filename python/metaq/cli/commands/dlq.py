@@ -25,6 +25,21 @@ Group = Annotated[str, group_argument()]
 All = Annotated[bool, typer.Option("--all", help="Include the dead letters that were sent again.")]
 
 
+ErrorType = Annotated[
+    str | None,
+    typer.Option("--error", help="Only those of this exception.", metavar="CLASS", show_default=False),
+]
+Reason = Annotated[
+    str | None,
+    typer.Option(
+        "--reason",
+        help="Only those with this text in their reason; numbers do not matter.",
+        metavar="TEXT",
+        show_default=False,
+    ),
+]
+
+
 @app.command("list")
 def list_dead_letters(
     group: Annotated[str | None, group_argument("Name of the consumer group; all groups without it.")] = None,
@@ -44,6 +59,46 @@ def list_dead_letters(
         rows = Rows(output, (*KEYS, "origin_topic", "reason", "error_type"), _line)
         for letter in admin.dead_letters.list(group, resent=everything):
             rows.print(letter, lambda letter=letter: _document(letter))  # type: ignore[misc]
+
+
+@app.command()
+def reasons(
+    group: Group,
+    error_type: ErrorType = None,
+    reason: Reason = None,
+    namesrv: NameServers = None,
+    output: Output = Format.table,
+) -> None:
+    """Count the dead letters of a group by exception and reason. `dlq resend` acts on one kind of them.
+
+    Numbers in reasons do not count as differences and are shown as #.
+    """
+    from metaq.cli.printing.formats import moment
+    from metaq.cli.printing.output import Column, print_rows
+    from metaq.cli.reading.connection import connect
+
+    with connect(namesrv) as admin:
+        found = admin.dead_letters.reasons(group, error_type=error_type, reason=reason)
+    rows = [
+        {
+            "letters": each.letters,
+            "error_type": each.error_type,
+            "reason": each.reason,
+            "topics": list(each.topics),
+            "oldest_ms": each.oldest_ms,
+            "newest_ms": each.newest_ms,
+        }
+        for each in found
+    ]
+    columns = [
+        Column("letters", right=True),
+        Column("error_type", "exception"),
+        Column("reason"),
+        Column("topics", show=lambda topics: ", ".join(topics)),
+        Column("oldest_ms", "oldest", moment),
+        Column("newest_ms", "newest", moment),
+    ]
+    print_rows(output, rows, columns, empty=f"{group} has no such dead letters.")
 
 
 @app.command()
@@ -90,6 +145,8 @@ def resend(
             "--id", help="Only the dead letter with this id or offset id; repeatable.", show_default=False
         ),
     ] = None,
+    error_type: ErrorType = None,
+    reason: Reason = None,
     rate: Annotated[float, typer.Option(help="Messages per second.", min=0.01, max=1_000_000)] = 100,
     body_file: Annotated[
         str | None,
@@ -107,6 +164,8 @@ def resend(
 
     No other group gets them. If you interrupt the command, the next call continues from there.
     """
+    if message_id and (error_type or reason):
+        raise CommandError("--id names single dead letters", hint="leave out --error and --reason")
     if body_file is not None:
         _resend_edited(group, message_id or [], body_file, namesrv, output)
         return
@@ -120,6 +179,13 @@ def resend(
     is_interrupted = False
     try:
         with connect(namesrv) as admin:
+            if error_type or reason:
+                chosen = admin.dead_letters.matching(group, error_type=error_type, reason=reason)
+                message_id = [letter.message.offset_id for letter in chosen]
+                if not message_id:
+                    raise CommandError(
+                        f"{group} has no such dead letters", hint=f"`metaq dlq reasons {group}`"
+                    )
             outcomes = admin.dead_letters.resend_each(group, message_id or None, rate=rate)
             with progress("dead letters", _waiting(admin, group, message_id)) as advance:
                 for outcome in outcomes:
