@@ -208,7 +208,7 @@ def test_a_log_that_lost_its_end_hides_nothing_that_comes_later(tmp_path: Path) 
     with LocalMetaq(tmp_path) as server, Admin(server.nameserver) as admin:
         admin.topics.create(TOPIC, queues=1)
         sent(server.broker, 0, 5)
-        # What the journal holds after the log has lost its end.
+        # The journal of a broker whose log has lost its end.
         server._loop.run(_put_starts(server._servers.broker, {0: 50}))
         server.restart()
         assert held(admin) == (5, 5)

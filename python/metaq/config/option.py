@@ -33,7 +33,7 @@ NAME = Text(r"[A-Za-z0-9_.%|-]{1,127}", "up to 127 letters, digits or any of _ -
 
 
 class Change(Enum):
-    """Who changes an option while brokers run."""
+    """The broker of a group that changes an option at run time."""
 
     NODE = "node"
     MASTER = "master"
@@ -55,7 +55,7 @@ class Option:
     default: Any
     help: str
     change: Change | None = None
-    """Who can change it while brokers run (`metaq config set`); None: nobody."""
+    """The broker that changes it at run time (`metaq config set`); None: only a start sets it."""
 
     @property
     def at_run_time(self) -> bool:

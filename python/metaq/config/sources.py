@@ -24,7 +24,7 @@ SUGGESTIONS_MAX = 3
 
 
 class Source(IntEnum):
-    """Where a value comes from; a higher one wins."""
+    """The kinds of sources; a higher one wins."""
 
     DEFAULT = 0
     FILE = 1
@@ -44,7 +44,7 @@ class Setting:
     """The file, the variable or the flag that says so."""
     source: Source = Source.DEFAULT
     beneath: Setting | None = None
-    """Of a kept value: what counts if it is forgotten."""
+    """The setting that a kept value hides."""
 
 
 @dataclass(frozen=True, slots=True)

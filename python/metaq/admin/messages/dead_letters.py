@@ -44,7 +44,7 @@ from metaq.protocol.errors import Unreachable
 
 RATE: Final = 100.0
 REASONS_MAX: Final = 1_000
-"""Reasons that are told apart; letters with further ones are counted together."""
+"""Reasons with a count of their own; letters with further reasons share one."""
 MORE_REASONS: Final = "other reasons"
 
 

@@ -56,7 +56,7 @@ class Changes:
     """Checked changes of one command; nothing can refuse them any more but the disk."""
 
     values: Mapping[str, Any]
-    """What counts from now on."""
+    """The values from now on."""
     kept: Mapping[str, str]
     """All values that are kept afterwards."""
     settings: Mapping[str, Setting]
@@ -166,7 +166,7 @@ class RunTimeOptions:
         node.switches.store_replies = node.options.store_replies
 
     def _base(self, name: str) -> Setting:
-        """What counts if no value of the option is kept."""
+        """Returns the setting without a kept value."""
         setting = self._settings[name]
         return setting.beneath or setting
 

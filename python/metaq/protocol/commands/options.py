@@ -16,7 +16,7 @@ from metaq.protocol.ranges import FixedRows, LongText, ShortText
 OPTIONS_MAX: Final = 1_000
 
 OptionSource = Literal["default", "file", "kept", "environment", "set", "flag", "now"]
-"""Where a value comes from. `now`: it was changed at run time and counts until the broker stops."""
+"""The kind of source of a value. `now`: changed at run time, until the broker stops."""
 
 
 class OptionState(msgspec.Struct, frozen=True):
