@@ -32,7 +32,7 @@ from metaq.client.session.routes import Queue
 from metaq.digits import LONG_MAX, number_in
 from metaq.errors import AlreadyExists, NoRoute, NotSupported, UsageError
 from metaq.protocol import names
-from metaq.protocol.attributes import RESERVE_BYTES, RESERVE_TIME
+from metaq.protocol.attributes import RETENTION_BYTES, RETENTION_MS
 from metaq.protocol.bodies import READ, WRITE, GroupList, TopicConfig, TopicList, TopicStatsTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.groups import QueryTopicConsumeByWho
@@ -275,7 +275,7 @@ class Topics:
         retention of the log. `"none"` removes a limit. What is beyond them is no longer delivered or counted.
         Raises NoRoute, and NotSupported for a broker that is not one of MetaQ's."""
         changes: dict[str, str | None] = {}
-        for attribute, value in ((RESERVE_TIME, age_ms), (RESERVE_BYTES, size)):
+        for attribute, value in ((RETENTION_MS, age_ms), (RETENTION_BYTES, size)):
             if value is not None:
                 changes[attribute] = None if value == "none" else str(value)
         brokers = await self._masters_of(topic)
@@ -361,7 +361,7 @@ def _retention(settings: TopicSettings) -> Retention:
     def limit(attribute: str) -> int | None:
         return number_in(settings.attributes.get(attribute, ""), LONG_MAX) or None
 
-    return Retention(settings.broker, limit(RESERVE_TIME), limit(RESERVE_BYTES))
+    return Retention(settings.broker, limit(RETENTION_MS), limit(RETENTION_BYTES))
 
 
 async def require_metaq(calls: Calls, brokers: Sequence[str], what: str) -> None:

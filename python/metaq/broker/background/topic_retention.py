@@ -15,7 +15,7 @@ from metaq._core import Clock, Store
 from metaq.broker.requests.spaced_work import letting_others_run
 from metaq.broker.state.queue_starts import QueueStarts
 from metaq.broker.state.topics import Topics
-from metaq.protocol.attributes import RESERVE_BYTES, RESERVE_TIME
+from metaq.protocol.attributes import RETENTION_BYTES, RETENTION_MS
 from metaq.protocol.bodies import TopicConfig
 
 MEASURES_MAX: Final = 200
@@ -54,7 +54,7 @@ class TopicRetention:
         by_size: set[tuple[str, int]] = set()
         for config in letting_others_run(self._with_retention()):
             name = config.topic_name
-            age_ms, size = limit_of(config, RESERVE_TIME), limit_of(config, RESERVE_BYTES)
+            age_ms, size = limit_of(config, RETENTION_MS), limit_of(config, RETENTION_BYTES)
             queue_ids = self._store.queue_ids(name)
             for queue_id in queue_ids:
                 start = self._store.min_offset(name, queue_id)
@@ -73,7 +73,7 @@ class TopicRetention:
 
     def _with_retention(self) -> Iterator[TopicConfig]:
         for config in self._topics:
-            limits = (limit_of(config, RESERVE_TIME), limit_of(config, RESERVE_BYTES))
+            limits = (limit_of(config, RETENTION_MS), limit_of(config, RETENTION_BYTES))
             if limits != (None, None) and not self._topics.is_system(config.topic_name):
                 yield config
 

@@ -8,8 +8,8 @@ from metaq.broker.state.limits import RATES, rate_fault
 from metaq.protocol.attributes import (
     CONSUME_BYTES,
     CONSUME_MESSAGES,
-    RESERVE_BYTES,
-    RESERVE_TIME,
+    RETENTION_BYTES,
+    RETENTION_MS,
     SEND_BYTES,
     SEND_MESSAGES,
 )
@@ -27,7 +27,7 @@ _CHOICES = {
     "message.type": _MESSAGE_TYPES,
 }
 _FIXED_ONCE_CREATED = frozenset({"queue.type", "cleanup.policy"})
-TOPIC_KEYS = frozenset({*_CHOICES, RESERVE_TIME, RESERVE_BYTES, SEND_MESSAGES, SEND_BYTES})
+TOPIC_KEYS = frozenset({*_CHOICES, "reserve.time", RETENTION_MS, RETENTION_BYTES, SEND_MESSAGES, SEND_BYTES})
 GROUP_KEYS = frozenset({CONSUME_MESSAGES, CONSUME_BYTES})
 
 
