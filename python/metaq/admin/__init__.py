@@ -28,6 +28,7 @@ from metaq.admin.limits import Rate
 from metaq.admin.messages.letter_pages import DeadLetterPage
 from metaq.admin.pipelines.reports import PipelineReport, PipelineReports
 from metaq.admin.positions import Position, parse_position
+from metaq.admin.purge_results import Purge, QueuePurge, Retention
 from metaq.admin.results import (
     Bounds,
     Broker,
@@ -54,15 +55,12 @@ from metaq.admin.results import (
     NameServer,
     NewestMessages,
     Progress,
-    Purge,
     QueuePart,
     QueueProgress,
-    QueuePurge,
     QueueReset,
     QueueState,
     ResendOutcome,
     Reset,
-    Retention,
     RouteBroker,
     RunningMember,
     RunningMembers,

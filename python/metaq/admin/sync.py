@@ -18,6 +18,7 @@ from metaq.admin.limits import Rate
 from metaq.admin.messages.sync import DeadLetters, Messages
 from metaq.admin.pipelines.sync import Pipelines
 from metaq.admin.positions import Position
+from metaq.admin.purge_results import Purge, Retention
 from metaq.admin.results import (
     Bounds,
     BrokerConfiguration,
@@ -27,9 +28,7 @@ from metaq.admin.results import (
     Cluster,
     ConnectedClients,
     Limits,
-    Purge,
     QueuePart,
-    Retention,
     Switched,
     Topic,
     TopicFigures,

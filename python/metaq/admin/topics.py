@@ -13,12 +13,10 @@ from metaq.admin.kinds import topic_kind, topics_of_brokers
 from metaq.admin.limits import TOPIC, Rate, changed, limit_changes, limits_of, signed_changes
 from metaq.admin.offsets import Offsets
 from metaq.admin.positions import Position
+from metaq.admin.purge_results import Purge, QueuePurge, Retention
 from metaq.admin.results import (
     Limits,
-    Purge,
-    QueuePurge,
     QueueState,
-    Retention,
     RouteBroker,
     Topic,
     TopicFigures,

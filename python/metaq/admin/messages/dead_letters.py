@@ -24,11 +24,11 @@ from metaq.admin.messages.stored_letters import StoredLetter, has_copy, send_let
 from metaq.admin.messages.stored_messages import LIMIT, messages_of
 from metaq.admin.offsets import Offsets
 from metaq.admin.positions import Position, milliseconds
+from metaq.admin.purge_results import Purge
 from metaq.admin.results import (
     DeadLetter,
     DeadLetterCount,
     DeadLetterReason,
-    Purge,
     ResendOutcome,
 )
 from metaq.admin.topics import Topics

@@ -13,13 +13,13 @@ from metaq.admin.messages.letter_pages import DeadLetterPage
 from metaq.admin.messages.queue_reading import OnWait
 from metaq.admin.messages.stored_messages import LIMIT
 from metaq.admin.positions import Position
+from metaq.admin.purge_results import Purge
 from metaq.admin.results import (
     DeadLetter,
     DeadLetterCount,
     DeadLetterReason,
     MessageCopy,
     NewestMessages,
-    Purge,
     ResendOutcome,
 )
 from metaq.client.message import Message
