@@ -11,7 +11,7 @@ import msgspec
 
 from metaq.protocol import java_json
 from metaq.protocol.command import AnswerMax, Command
-from metaq.protocol.ranges import FixedRows, LongText, ShortText
+from metaq.protocol.ranges import FewEntries, FixedRows, LongText, ShortText
 
 OPTIONS_MAX: Final = 1_000
 
@@ -48,7 +48,7 @@ class OptionStates(msgspec.Struct, frozen=True):
 class OptionChanges(msgspec.Struct, frozen=True):
     """All of the changes are made, or none."""
 
-    values: dict[str, str] = {}
+    values: FewEntries[ShortText, ShortText] = {}
     forget: FixedRows[ShortText] = ()
     """Options that go back to what the start sets without a kept value."""
     persist: bool = False
