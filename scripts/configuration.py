@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from metaq.config.kinds import Bytes, write_bytes
-from metaq.config.option import SECTIONS, Option
+from metaq.config.kinds import Bytes
+from metaq.config.option import SECTIONS, Option, shown
 from metaq.config.options import OPTIONS
 from metaq.config.upstream import SAME
 
@@ -17,15 +17,17 @@ INTRODUCTION = """\
 
 <!-- Written by `make docs` from python/metaq/config/options.py; a test compares the two. -->
 
-Every option can be given in five places. The nearest to the command wins:
+Every option can be given in six places. The nearest to the command wins:
 
 1. its flag, where the command has one (`--broker-port 0`),
 2. `--set name=value`, which reaches every option (`--set commit_log_file_bytes=1MiB`),
 3. an environment variable (`METAQ_BROKER_PORT=0`),
-4. a file named by `--config` or `METAQ_CONFIG`,
-5. the default.
+4. a value that `metaq config set --persist` has kept in the folder of the store (`options.json`),
+5. a file named by `--config` or `METAQ_CONFIG`,
+6. the default.
 
-`metaq config show` prints each value and where it came from; `-o json` gives the same to programs. Sizes
+`metaq config show` prints each value and where it came from; `-o json` gives the same to programs.
+`metaq config get BROKER` asks a running broker. Sizes
 take the suffixes `k`, `M`, `G` (also `KiB`, `MB`, …), always in steps of 1024. A misspelt option stops the
 start and names the nearest one there is.
 
@@ -43,6 +45,27 @@ A file that ends in `.conf` or `.properties` is read as a `broker.conf` of Apach
 lists the keys that are understood. Other keys are reported and have no effect. With
 `brokerRole=SLAVE` the file must have `haMasterAddress`; with `SYNC_MASTER`, name the replicas with
 `--replica-ids`.
+
+## Change options of a running broker
+
+A running broker can change the options that have a ⟳ below:
+
+```
+metaq config get broker-a disk_refuse_percent
+metaq config set broker-a disk_refuse_percent=95
+metaq config set broker-a file_reserved_hours=24 --persist
+metaq config unset broker-a file_reserved_hours
+```
+
+- `set` checks a value as a start does. All values of one command change, or none.
+- Without `--persist`, the value counts until the broker stops.
+- With `--persist`, later starts use it, too. It wins over the configuration file, but not over the
+  environment, `--set` and flags: if one of these sets the option, `--persist` is refused.
+- `unset` forgets the value: the option goes back to what the start would set without it.
+- Each node of a group has values of its own. Name replicas by their address.
+
+The broker logs each change with the address of who asked for it. RocketMQ's names, such as
+`fileReservedTime`, work as well.
 
 No role listens beyond this machine unless `insecure_listen` says so, since there is no access control yet.
 """
@@ -63,15 +86,12 @@ def render() -> str:
 
 
 def _row(option: Option) -> str:
-    default = option.default
-    if default is None or default == ():
-        written = "–"
-    elif isinstance(option.kind, Bytes):
-        written = write_bytes(default)
-    else:
-        written = f"`{str(default).lower() if isinstance(default, bool) else default}`"
+    default = shown(option, option.default)
+    if default != "–" and not isinstance(option.kind, Bytes):
+        default = f"`{default}`"
     may_be = option.kind.describe().replace("|", "\\|")
-    return f"| `{option.name}` | {written} | {may_be} | {option.help} |"
+    at_run_time = " ⟳" if option.at_run_time else ""
+    return f"| `{option.name}`{at_run_time} | {default} | {may_be} | {option.help} |"
 
 
 if __name__ == "__main__":

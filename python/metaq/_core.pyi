@@ -842,10 +842,16 @@ class Store:
     def __new__(cls, settings: StoreSettings, clock: Clock) -> Self:
         """Opens the directory and recovers it if needed. Raises StoreFailure, or ValueError for bad
         settings."""
+    def set_retention(self, settings: StoreSettings) -> None:
+        """Retention and the levels of the disk follow these settings from now on; other settings stay.
+        Raises ValueError for settings that cannot work."""
     def close(self) -> None:
         """Flushes everything and removes the abort marker. Safe to call twice."""
     def min_offset(self, topic: str, queue_id: int) -> int: ...
     def max_offset(self, topic: str, queue_id: int) -> int: ...
+    def set_starts(self, topic: str, starts: Mapping[int, int]) -> None:
+        """Readers of the topic get nothing below these queue offsets from now on, by queue; `min_offset` says
+        so. Queues that are left out have no such start. The deletion of the topic forgets them."""
     def topics(self) -> set[str]:
         """Every topic that has a queue on disk, deleted from the table of topics or not."""
     def queue_ends(self) -> dict[str, dict[int, int]]:

@@ -8,7 +8,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from metaq.admin import Admin
+from metaq.cli import app
+from metaq.protocol.errors import Refused
 from tests.faults.disks import LoopDisk, loop_disk
 from tests.faults.senders import served_queues
 from tests.support.checker import History, Key, body_of, violations
@@ -18,6 +22,7 @@ from tests.support.waiting import wait_until
 
 TOPIC = "full"
 BODY_BYTES = 64 * KIB
+SMALL_BYTES = 128
 BALLAST_BYTES = 24 * MIB
 SERVICE_NOT_AVAILABLE = 14
 SETTINGS = {**SMALL_FILES, "commit_log_file_bytes": 4 * MIB, "allocation_step_bytes": 16 * KIB}
@@ -117,10 +122,63 @@ def _fill(client: PlainClient, history: History, sequence: Iterator[int]) -> Rep
     raise AssertionError("more was taken than the disk can hold")
 
 
-def _send(client: PlainClient, history: History, sequence: int) -> Reply:
+def _send(client: PlainClient, history: History, sequence: int, body_bytes: int = BODY_BYTES) -> Reply:
     key = Key(0, sequence)
     history.attempt(key, 0)
-    reply = send(client, TOPIC, 0, body_of(key, BODY_BYTES))
+    reply = send(client, TOPIC, 0, body_of(key, body_bytes))
     if reply.code == SUCCESS:
         history.acknowledge(key, int(reply.fields["queueOffset"]))
     return reply
+
+
+def test_a_full_disk_is_rescued_while_the_broker_runs(tmp_path: Path, disk: LoopDisk) -> None:
+    """The steps that an operator takes at night: each is a command that the one before it has named."""
+    home, data = tmp_path / "home", disk.path / "data"
+    sequence, history = count(), History()
+    # Small files and messages, so that the disk hardly fills up further until the level is noticed.
+    settings = {**SETTINGS, "commit_log_file_bytes": MIB}
+    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
+        assert create_topic(client, TOPIC, 1).code == SUCCESS
+        assert _send(client, history, next(sequence), SMALL_BYTES).code == SUCCESS
+        ballast = _ballast(disk, disk.free_bytes() - 4 * MIB)
+        wait_until(lambda: _send(client, history, next(sequence), SMALL_BYTES).code == SERVICE_NOT_AVAILABLE)
+        refused = _send(client, history, next(sequence), SMALL_BYTES)
+        assert "disk_refuse_percent" in refused.remark and "metaq config set" in refused.remark
+        with Admin(broker.nameserver) as admin:
+            [finding] = [found for found in admin.health.check().findings if found.kind == "disk-full"]
+            assert "disk_refuse_percent=90" in finding.text
+            assert finding.command.startswith("metaq config set broker-a disk_refuse_percent=")
+            _run(broker, finding.command)
+            wait_until(lambda: _send(client, history, next(sequence), SMALL_BYTES).code == SUCCESS)
+            found = [each.kind for each in admin.health.check().findings]
+            assert "disk-full" not in found and "disk-high" in found
+            _run(broker, "metaq config set broker-a disk_refuse_percent=98 file_reserved_hours=24 --persist")
+        broker.kill()
+
+    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
+        assert _send(client, history, next(sequence), SMALL_BYTES).code == SUCCESS, "the level is kept"
+        with Admin(broker.nameserver) as admin:
+            options = {option.name: option for option in admin.brokers.options("broker-a") or ()}
+            kept = options["file_reserved_hours"]
+            assert (kept.value, kept.source) == ("24", "kept")
+            admin.brokers.unset("broker-a", ["disk_refuse_percent", "file_reserved_hours"])
+            assert _send(client, history, next(sequence), SMALL_BYTES).code == SERVICE_NOT_AVAILABLE
+        ballast.unlink()
+        wait_until(lambda: _send(client, history, next(sequence), SMALL_BYTES).code == SUCCESS)
+        assert violations(history, served_queues(client, TOPIC, 1)) == []
+
+
+def test_a_value_that_cannot_be_kept_changes_nothing(tmp_path: Path, disk: LoopDisk) -> None:
+    with Serving(tmp_path / "home", disk.path / "data") as broker, Admin(broker.nameserver) as admin:
+        # Takes the place of the file that is written first.
+        (disk.path / "data" / "options.json.tmp").mkdir()
+        with pytest.raises(Refused, match="Without --persist the change needs no disk"):
+            admin.brokers.configure("broker-a", {"file_reserved_hours": "24"}, persist=True)
+        assert admin.brokers.configuration("broker-a").values["fileReservedTime"] == "72"
+        changed = admin.brokers.configure("broker-a", {"file_reserved_hours": "24"})
+        assert changed.values["fileReservedTime"] == "24"
+
+
+def _run(broker: Serving, command: str) -> None:
+    outcome = CliRunner().invoke(app, command.split()[1:], env={"METAQ_NAMESRV": broker.nameserver})
+    assert outcome.exit_code == 0, outcome.output

@@ -13,6 +13,7 @@ import pytest
 
 from metaq._core import Record
 from metaq.admin import READ, WRITE, Admin
+from metaq.admin.messages.dead_letters import general_reason
 from metaq.cli.exits import NOT_FOUND, code_of
 from metaq.errors import MetaqError, explained
 from metaq.protocol.commands.messages import ConsumerSendMsgBack
@@ -219,3 +220,27 @@ def test_a_group_without_any(served: Metaq, group: str) -> None:
         assert outcome.returncode == NOT_FOUND
         # Groups of other tests have random names, which may be similar; the nearest comes first.
         assert outcome.stderr.startswith(f"metaq: group {group.lower()} does not exist; did you mean {group}")
+
+
+def test_letters_are_counted_by_reason_and_sent_again_as_a_set(served: Metaq, group: str) -> None:
+    found = json.loads(run(served, "dlq", "reasons", group, "-o", "json").stdout)
+    kinds = {(row["error_type"], row["letters"]) for row in found}
+    assert kinds == {("LookupError", 1), (None, 2)}
+    [row] = [row for row in found if row["error_type"] == "LookupError"]
+    assert row["reason"].startswith("no customer") and row["topics"] == [f"T_{group}"]
+    refused = run(served, "dlq", "resend", group, "--error", "KeyError")
+    assert refused.returncode != 0 and "no such dead letters" in refused.stderr
+    refused = run(served, "dlq", "resend", group, "--error", "LookupError", "--id", "x")
+    assert refused.returncode != 0 and "--id names single" in refused.stderr
+    done = run(served, "dlq", "resend", group, "--error", "LookupError", "--reason", "no customer")
+    assert done.returncode == 0 and "1 dead letter" in done.stdout, done
+    assert len(retried(served, group)) == 1
+    found = json.loads(run(served, "dlq", "reasons", group, "-o", "json").stdout)
+    assert [(row["error_type"], row["letters"]) for row in found] == [(None, 2)]
+
+
+def test_numbers_do_not_tell_reasons_apart() -> None:
+    assert general_reason("order 17 of 10.0.0.5") == general_reason("order 4711 of 192.168.1.1")
+    assert general_reason("order 17") != general_reason("customer 17")
+    assert general_reason("order #") == general_reason("order 17"), "a shown reason selects its letters"
+    assert general_reason(None) is None

@@ -250,7 +250,7 @@ impl OpenStore {
         if self.gate.lacks_room() && space.available_bytes >= self.settings.allocation_step_bytes * 2 {
             self.gate.note_room();
         }
-        if used_percent >= self.settings.disk_refuse_percent {
+        if used_percent >= self.retention.read().disk_refuse_percent {
             if self.gate.shut(Refusal::DiskLevel) {
                 self.reports.add(format!("the disk is {used_percent} % full, appends are refused"));
             }

@@ -61,7 +61,7 @@ pub use queue::dispatch::SCHEDULE_TOPIC;
 pub use recovery::rewrite::rewrite_log;
 pub use recovery::truncation::{Truncation, truncate};
 pub use scrub::Scrubbed;
-pub use settings::StoreSettings;
+pub use settings::{RetentionSettings, StoreSettings};
 pub use store::Store;
 pub use timer::timer_log::{
     TIMER_TOPIC, TimerCounts, TimerEntry, TimerFound, TimerListing, TimerLog, TimerOutline, TimerPosition,

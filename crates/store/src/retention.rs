@@ -86,14 +86,15 @@ impl OpenStore {
     }
 
     fn clean_by_settings(&self, now: bool) -> Result<usize, StoreError> {
+        let settings = self.retention.read().clone();
         let mut used_percent = self.used_percent()?;
         let hour = self.clock.now_ms().div_euclid(HOUR_MS).rem_euclid(24) as u8;
-        let is_hour = self.settings.delete_hours()?.contains(&hour);
+        let is_hour = settings.delete_hours()?.contains(&hour);
         let mut expired = 0;
-        if now || is_hour || used_percent >= self.settings.disk_clean_percent {
-            expired = self.expired_files();
+        if now || is_hour || used_percent >= settings.disk_clean_percent {
+            expired = self.expired_files(settings.file_reserved_hours);
         }
-        if expired > 0 || used_percent >= self.settings.disk_force_clean_percent {
+        if expired > 0 || used_percent >= settings.disk_force_clean_percent {
             self.save_queues();
         }
         let mut deleted = self.remove_first(expired)?;
@@ -101,10 +102,10 @@ impl OpenStore {
             used_percent = self.used_percent()?;
         }
         let mut forced = 0;
-        while used_percent >= self.settings.disk_force_clean_percent && forced < FORCED_FILES_MAX {
+        while used_percent >= settings.disk_force_clean_percent && forced < FORCED_FILES_MAX {
             let files = self.log.files();
             let Some(first) = files.first().filter(|_| files.len() > 1) else { break };
-            if !self.settings.delete_unconsumed && self.lowest_unconsumed()? < first.end_offset() {
+            if !settings.delete_unconsumed && self.lowest_unconsumed()? < first.end_offset() {
                 self.reports.add(format!(
                     "the disk is {used_percent} % full, but the oldest file of the commit log holds records that \
                      nobody consumed yet: it stays"
@@ -113,7 +114,7 @@ impl OpenStore {
             }
             drop(files);
             let removed = self.pins.while_fixed(|lowest| {
-                let limit = if self.settings.delete_unconsumed { i64::MAX } else { lowest };
+                let limit = if settings.delete_unconsumed { i64::MAX } else { lowest };
                 self.log.remove_first(1, self.housekeeping.saved_end().min(limit))
             })?;
             if removed == 0 {
@@ -150,10 +151,10 @@ impl OpenStore {
         self.disk.space(directory).map_err(|source| StoreError::io(directory, source))
     }
 
-    /// How many files, from the first on, hold only records older than `file_reserved_hours`.
-    fn expired_files(&self) -> usize {
+    /// How many files, from the first on, hold only records older than that.
+    fn expired_files(&self, reserved_hours: u64) -> usize {
         let files = self.log.files();
-        let oldest_kept_ms = self.clock.now_ms() - self.settings.file_reserved_hours as i64 * HOUR_MS;
+        let oldest_kept_ms = self.clock.now_ms() - reserved_hours as i64 * HOUR_MS;
         // A file counts as young as the first record of the next file. The last file never expires.
         files
             .iter()
@@ -197,7 +198,7 @@ impl OpenStore {
             let Some(queue) = self.queues.find(topic.as_bytes(), queue_id)? else { continue };
             let directory = self.queues.disk.directory(&topic, queue_id);
             let fail = |source| StoreError::io(&directory, source);
-            let min_offset = queue.min_offset(&self.queues.disk, log_start).map_err(fail)?;
+            let min_offset = queue.stored_min_offset(&self.queues.disk, log_start).map_err(fail)?;
             for path in queue.trim(&self.queues.disk, min_offset) {
                 self.disk.remove_file(&path).map_err(fail)?;
             }

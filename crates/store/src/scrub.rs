@@ -122,7 +122,7 @@ impl Store {
     /// The queue offsets of the entries that point into a part of the log.
     fn entries_within(&self, queue: &Queue, from: i64, to: i64) -> std::io::Result<Vec<i64>> {
         let disk = &self.shared.queues.disk;
-        let min_offset = queue.min_offset(disk, self.shared.log.start_offset())?;
+        let min_offset = queue.stored_min_offset(disk, self.shared.log.start_offset())?;
         let first =
             queue.first_where(disk, min_offset, queue.max_offset(), |entry| entry.physical_offset >= from)?;
         let mut entries = Vec::new();

@@ -32,14 +32,8 @@ pub struct StoreSettings {
     pub message_size_bytes_max: usize,
     /// Records are appended with a checksum of the whole record. Those of other nodes are copied as they are.
     pub record_checksums: bool,
-    pub file_reserved_hours: u64,
-    /// Hours of the day (UTC) at which aged files are deleted: "04" or "04;16".
-    pub delete_when: String,
-    pub disk_clean_percent: u8,
-    pub disk_force_clean_percent: u8,
-    pub disk_refuse_percent: u8,
-    /// Lets a full disk delete records that no group has consumed.
-    pub delete_unconsumed: bool,
+    /// When files are deleted, as of the start; [`crate::Store::set_retention`] changes it.
+    pub retention: RetentionSettings,
     /// Reads wait in front of a damaged record, because it can be repaired, instead of leaving it out.
     pub stop_at_damage: bool,
     /// Bytes of the log that one read searches for the record of a damaged queue entry. The next read goes on from there.
@@ -70,12 +64,7 @@ impl StoreSettings {
             queue_flush_interval_ms: 1_000,
             message_size_bytes_max: 4 * MIB as usize,
             record_checksums: true,
-            file_reserved_hours: 72,
-            delete_when: "04".to_owned(),
-            disk_clean_percent: 75,
-            disk_force_clean_percent: 85,
-            disk_refuse_percent: 90,
-            delete_unconsumed: false,
+            retention: RetentionSettings::default(),
             stop_at_damage: false,
             entry_search_bytes_max: 256 * MIB,
             query_entries_max: 1_000_000,
@@ -118,14 +107,53 @@ impl StoreSettings {
         if self.message_size_bytes_max == 0 || self.message_size_bytes_max > 64 * MIB as usize {
             return bad("message_size_bytes_max must lie between 1 and 67108864".to_owned());
         }
+        self.retention.check()
+    }
+
+    /// The size of the largest record: limited by the message size and by the size of a file.
+    pub(crate) fn record_bytes_max(&self) -> usize {
+        let by_message = self.message_size_bytes_max as u64 + RECORD_OVERHEAD_BYTES_MAX;
+        by_message.min(self.commit_log_file_bytes - 8) as usize
+    }
+}
+
+/// When files of the log are deleted, and when the disk counts as full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetentionSettings {
+    pub file_reserved_hours: u64,
+    /// Hours of the day (UTC) at which aged files are deleted: "04" or "04;16".
+    pub delete_when: String,
+    pub disk_clean_percent: u8,
+    pub disk_force_clean_percent: u8,
+    pub disk_refuse_percent: u8,
+    /// Lets a full disk delete records that no group has consumed.
+    pub delete_unconsumed: bool,
+}
+
+impl Default for RetentionSettings {
+    fn default() -> Self {
+        Self {
+            file_reserved_hours: 72,
+            delete_when: "04".to_owned(),
+            disk_clean_percent: 75,
+            disk_force_clean_percent: 85,
+            disk_refuse_percent: 90,
+            delete_unconsumed: false,
+        }
+    }
+}
+
+impl RetentionSettings {
+    /// Refuses settings that cannot work.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
         if self.disk_clean_percent > self.disk_force_clean_percent
             || self.disk_force_clean_percent > self.disk_refuse_percent
             || self.disk_refuse_percent > 100
         {
-            return bad(
+            return Err(StoreError::BadSettings(
                 "disk_clean_percent ≤ disk_force_clean_percent ≤ disk_refuse_percent ≤ 100 must hold"
                     .to_owned(),
-            );
+            ));
         }
         self.delete_hours().map(|_| ())
     }
@@ -153,12 +181,6 @@ impl StoreSettings {
             other => other,
         }
     }
-
-    /// The size of the largest record: limited by the message size and by the size of a file.
-    pub(crate) fn record_bytes_max(&self) -> usize {
-        let by_message = self.message_size_bytes_max as u64 + RECORD_OVERHEAD_BYTES_MAX;
-        by_message.min(self.commit_log_file_bytes - 8) as usize
-    }
 }
 
 #[cfg(test)]
@@ -169,14 +191,16 @@ mod tests {
     fn the_defaults_hold() -> Result<(), StoreError> {
         let settings = StoreSettings::new("somewhere");
         settings.check()?;
-        assert_eq!(settings.delete_hours()?, [4]);
-        assert_eq!(StoreSettings { delete_when: "04;16".to_owned(), ..settings }.delete_hours()?, [4, 16]);
+        assert_eq!(settings.retention.delete_hours()?, [4]);
+        let twice = RetentionSettings { delete_when: "04;16".to_owned(), ..settings.retention };
+        assert_eq!(twice.delete_hours()?, [4, 16]);
         Ok(())
     }
 
     #[test]
     fn what_cannot_work_is_refused() {
         let good = StoreSettings::new("somewhere");
+        let with = |retention| StoreSettings { retention, ..good.clone() };
         let bad = [
             StoreSettings::new(""),
             StoreSettings { commit_log_file_bytes: 100, ..good.clone() },
@@ -187,10 +211,10 @@ mod tests {
             StoreSettings { allocation_step_bytes: 0, ..good.clone() },
             StoreSettings { flush_interval_ms: 0, ..good.clone() },
             StoreSettings { message_size_bytes_max: 0, ..good.clone() },
-            StoreSettings { disk_refuse_percent: 101, ..good.clone() },
-            StoreSettings { disk_clean_percent: 95, ..good.clone() },
-            StoreSettings { delete_when: "24".to_owned(), ..good.clone() },
-            StoreSettings { delete_when: ";".to_owned(), ..good.clone() },
+            with(RetentionSettings { disk_refuse_percent: 101, ..RetentionSettings::default() }),
+            with(RetentionSettings { disk_clean_percent: 95, ..RetentionSettings::default() }),
+            with(RetentionSettings { delete_when: "24".to_owned(), ..RetentionSettings::default() }),
+            with(RetentionSettings { delete_when: ";".to_owned(), ..RetentionSettings::default() }),
         ];
         for settings in bad {
             assert!(matches!(settings.check(), Err(StoreError::BadSettings(_))), "{settings:?}");

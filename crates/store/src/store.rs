@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use metaq_wire::{NewRecord, Record};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::api::{Appended, AppendedBatch, Bounds, Filter, Got, QueryResult, StoreEvents};
 use crate::clock::Clock;
@@ -31,7 +31,7 @@ use crate::read::{Damage, Reader, Wanted};
 use crate::recovery::log_walk::{Step, walk};
 use crate::recovery::open;
 use crate::retention::{Consumed, RetentionRule};
-use crate::settings::StoreSettings;
+use crate::settings::{RetentionSettings, StoreSettings};
 
 /// The part of the machine's memory in which recent records are expected.
 const IN_MEMORY_PERCENT: u64 = 40;
@@ -72,6 +72,8 @@ pub(crate) struct OpenStore {
     pub(crate) pins: Pins,
     pub(crate) cleaning: Mutex<()>,
     pub(crate) retention_rule: RetentionRule,
+    /// How retention works now.
+    pub(crate) retention: RwLock<RetentionSettings>,
     pub(crate) recovered: Recovery,
 }
 
@@ -291,6 +293,12 @@ impl Store {
             .unwrap_or(0)
     }
 
+    /// Readers of the topic get nothing below these queue offsets from now on, whatever the log still has. Queues that
+    /// are left out have no such start. The deletion of the topic forgets them.
+    pub fn set_starts(&self, topic: &str, starts: HashMap<i32, i64>) {
+        self.shared.queues.set_starts(topic, starts);
+    }
+
     /// The queue offset after the last visible record.
     pub fn max_offset(&self, topic: &str, queue_id: i32) -> i64 {
         self.with_queue(topic, queue_id, |queue| Ok(queue.max_offset())).unwrap_or(0)
@@ -487,6 +495,14 @@ impl Store {
         let deleted = self.shared.clean(force);
         self.shared.check_disk_level();
         deleted
+    }
+
+    /// Retention and the levels of the disk follow these settings from now on. Refuses settings that cannot work.
+    pub fn set_retention(&self, settings: RetentionSettings) -> Result<(), StoreError> {
+        settings.check()?;
+        *self.shared.retention.write() = settings;
+        self.shared.check_disk_level();
+        Ok(())
     }
 
     /// Numbers for an operator.

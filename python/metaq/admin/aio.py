@@ -47,11 +47,11 @@ class Admin:
         self._calls = Calls(
             nameservers, timeout_s=timeout, retry_s=retry, is_partial=partial, credentials=credentials
         )
-        self.topics = Topics(self._calls)
         self.offsets = Offsets(self._calls)
+        self.topics = Topics(self._calls, self.offsets)
         self.groups = ConsumerGroups(self._calls, self.offsets)
         self.messages = Messages(self._calls, self.offsets)
-        self.dead_letters = DeadLetters(self._calls, self.offsets)
+        self.dead_letters = DeadLetters(self._calls, self.offsets, self.topics)
         self.delayed = Delayed(self._calls)
         self.transactions = Transactions(self._calls)
         self.traces = Traces(self._calls, self.offsets, self.topics, self.groups)

@@ -15,6 +15,7 @@ from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import READ, WRITE
+from metaq.protocol.commands.options import OptionSource
 
 TopicKind = Literal["normal", "retry", "dead-letter", "system"]
 GroupKind = Literal["normal", "system"]
@@ -403,6 +404,20 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetterReason:
+    """The dead letters of a group that failed in the same way. Their reasons may differ in numbers."""
+
+    error_type: str | None
+    reason: str | None
+    """With `#` in place of each number; None if the consumers did not say."""
+    letters: int
+    oldest_ms: int
+    newest_ms: int
+    topics: tuple[str, ...]
+    """The topics that the group consumed them from."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetterCount:
     """The dead letters of one group."""
 
@@ -501,6 +516,24 @@ class BrokerConfiguration:
 
     broker: str
     values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOption:
+    """One option of a running MetaQ broker. Values are texts as in a configuration file."""
+
+    name: str
+    value: str
+    source: OptionSource
+    """`now`: changed at run time, until the broker stops. `kept`: the same, but for later starts too."""
+    origin: str
+    """The file, the variable or the flag that sets it."""
+    at_run_time: bool
+    """Whether `configure` can change it."""
+    next_start: str
+    """Its value after the next start, if nothing else changes."""
+    apache_name: str | None
+    """RocketMQ's name for it, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)

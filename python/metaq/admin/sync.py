@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from metaq.admin import aio, offsets, topics
 from metaq.admin.brokers import servers
@@ -18,10 +18,12 @@ from metaq.admin.limits import Rate
 from metaq.admin.messages.sync import DeadLetters, Messages
 from metaq.admin.pipelines.sync import Pipelines
 from metaq.admin.positions import Position
+from metaq.admin.purge_results import Purge, Retention
 from metaq.admin.results import (
     Bounds,
     BrokerConfiguration,
     BrokerFigures,
+    BrokerOption,
     ClientKind,
     Cluster,
     ConnectedClients,
@@ -155,6 +157,32 @@ class Topics:
         """Lists the groups that consume a topic or have committed offsets of it. Raises NoRoute."""
         return self._portal.run(self._work.groups, topic)
 
+    def purge(self, topic: str, to: Position, *, dry_run: bool = False) -> Purge:
+        """Takes away the messages before a position: nobody gets or counts them any more. Consumers that are
+        behind go on there.
+
+        Their disk space returns when the retention of the log deletes its files. A purge cannot be undone.
+        With `dry_run` nothing is changed. Raises NoRoute, UsageError for an offset that a queue does not
+        hold, and NotSupported for a broker that is not one of MetaQ's.
+        """
+        return self._portal.run(self._work.purge, topic, to, dry_run=dry_run)
+
+    def apply_purge(self, plan: Purge) -> Purge:
+        """Makes the changes of a plan. Raises the errors of `purge`."""
+        return self._portal.run(self._work.apply_purge, plan)
+
+    def retentions(self, topic: str) -> tuple[Retention, ...]:
+        """Returns the topic's own retention on each broker. Raises NoRoute."""
+        return self._portal.run(self._work.retentions, topic)
+
+    def retain(
+        self, topic: str, *, age_ms: int | Literal["none"] | None = None, size: Rate = None
+    ) -> tuple[Retention, ...]:
+        """Keeps the messages of a topic for a time, and up to a size on each broker; both within the
+        retention of the log. `"none"` removes a limit. What is beyond them is no longer delivered or counted.
+        Raises NoRoute, and NotSupported for a broker that is not one of MetaQ's."""
+        return self._portal.run(self._work.retain, topic, age_ms=age_ms, size=size)
+
     def limits(self, topic: str) -> tuple[Limits, ...]:
         """Returns how much each broker lets producers send to a topic. Raises NoRoute."""
         return self._portal.run(self._work.limits, topic)
@@ -268,18 +296,37 @@ class Brokers:
         return self._portal.run(self._work.clients, broker, kind=kind)
 
     def configuration(self, broker: str) -> BrokerConfiguration:
-        """Returns the settings that a broker runs with. Raises NoRoute for a name that is not known."""
+        """Returns the settings that a broker, or the name server at this address, runs with. Raises NoRoute
+        for a name that is not known."""
         return self._portal.run(self._work.configuration, broker)
 
+    def is_nameserver(self, address: str) -> bool:
+        """Returns whether this is the address of a name server that was given to this client."""
+        return self._work.is_nameserver(address)
+
+    def options(self, broker: str) -> tuple[BrokerOption, ...] | None:
+        """Returns all options of a broker with their sources; None if the broker is not one of MetaQ's, or
+        too old to say. Raises NoRoute for a name that is not known."""
+        return self._portal.run(self._work.options, broker)
+
     def changeable_settings(self, broker: str) -> frozenset[str] | None:
-        """Returns the settings that `configure` can change; None if the broker is not one of MetaQ's, because
-        no other broker says. Raises NoRoute for a name that is not known."""
+        """Returns the settings that `configure` can change, under our names and RocketMQ's; None if the
+        broker does not say. Raises NoRoute for a name that is not known."""
         return self._portal.run(self._work.changeable_settings, broker)
 
-    def configure(self, broker: str, values: Mapping[str, str]) -> BrokerConfiguration:
-        """Changes settings of a running broker and returns all of them. Raises Refused, naming the settings
-        that can be changed. A MetaQ broker forgets the changes when it stops."""
-        return self._portal.run(self._work.configure, broker, values)
+    def configure(
+        self, broker: str, values: Mapping[str, str], *, persist: bool = False
+    ) -> BrokerConfiguration:
+        """Changes settings of a running broker, all or none, and returns all of them. Raises Refused, naming
+        the settings that can be changed. A MetaQ broker forgets the changes when it stops, unless they
+        `persist`; an Apache broker writes them into its configuration file. The address of a name server
+        works as well; it forgets them."""
+        return self._portal.run(self._work.configure, broker, values, persist=persist)
+
+    def unset(self, broker: str, names: Iterable[str]) -> tuple[BrokerOption, ...]:
+        """Forgets values that were changed at run time, kept ones too, and returns what counts now: what the
+        broker's start would set. Raises Refused for options that cannot change at run time."""
+        return self._portal.run(self._work.unset, broker, names)
 
     def figures(self, broker: str) -> BrokerFigures:
         """Returns what a broker measures of itself. Raises NoRoute for a name that is not known."""
@@ -295,10 +342,11 @@ class Brokers:
         is not possible; then the master stays."""
         return self._portal.run(self._work.switch, name, to)
 
-    def drain(self, broker: str) -> GroupStatus | None:
-        """Takes a node of a broker group out of service: `name/id` or an address. Returns its group as it
-        sees it afterwards. Raises CommandError or Refused if it cannot be drained; then it serves on."""
-        return self._portal.run(self._work.drain, broker)
+    def drain(self, broker: str, *, wait_s: int | None = None) -> GroupStatus | None:
+        """Takes a broker out of service: `name/id`, an address, or the name of a lone broker. Returns its
+        group as it sees it afterwards. A lone broker refuses messages, and stops when its clients have left,
+        or after `wait_s`. Raises CommandError or Refused if it cannot be drained; then it serves on."""
+        return self._portal.run(self._work.drain, broker, wait_s=wait_s)
 
 
 class HealthChecks:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Final, Literal
 
 import msgspec
 
 from metaq.admin.calls import Calls
 from metaq.admin.kinds import topic_kind, topics_of_brokers
 from metaq.admin.limits import TOPIC, Rate, changed, limit_changes, limits_of, signed_changes
+from metaq.admin.offsets import Offsets
+from metaq.admin.positions import Position
+from metaq.admin.purge_results import Purge, QueuePurge, Retention
 from metaq.admin.results import (
     Limits,
     QueueState,
@@ -23,11 +27,14 @@ from metaq.admin.results import (
 )
 from metaq.admin.topic_figures import Advance, figures_of, of_names, overview
 from metaq.client.session.routes import Queue
+from metaq.digits import LONG_MAX, number_in
 from metaq.errors import AlreadyExists, NoRoute, NotSupported, UsageError
 from metaq.protocol import names
+from metaq.protocol.attributes import RETENTION_BYTES, RETENTION_MS
 from metaq.protocol.bodies import READ, WRITE, GroupList, TopicConfig, TopicList, TopicStatsTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.commands.groups import QueryTopicConsumeByWho
+from metaq.protocol.commands.purge import PurgeTopic, QueuePlaces
 from metaq.protocol.commands.routes import (
     DeleteTopicInNameServer,
     GetAllTopicListFromNameServer,
@@ -48,8 +55,9 @@ VISIBLE_WITHIN_S: Final = 10.0
 class Topics:
     """Creates, changes, lists, shows and deletes topics."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, offsets: Offsets) -> None:
         self._calls = calls
+        self._offsets = offsets
 
     async def create(
         self,
@@ -219,6 +227,60 @@ class Topics:
             await require_metaq(self._calls, brokers, "limit topics")
         return tuple(settings.limits for settings in await self.change(topic, attributes=changes))
 
+    async def purge(self, topic: str, to: Position, *, dry_run: bool = False) -> Purge:
+        """Takes away the messages before a position: nobody gets or counts them any more. Consumers that are
+        behind go on there.
+
+        Their disk space returns when the retention of the log deletes its files. A purge cannot be undone.
+        With `dry_run` nothing is changed. Raises NoRoute, UsageError for an offset that a queue does not
+        hold, and NotSupported for a broker that is not one of MetaQ's.
+        """
+        queues = (await self.show(topic)).queues
+        targets = await self._offsets.at([state.queue for state in queues], to)
+        plan = Purge(
+            topic,
+            tuple(
+                QueuePurge(state.queue, state.first_offset, max(targets[state.queue], state.first_offset))
+                for state in queues
+            ),
+            is_dry_run=True,
+        )
+        return plan if dry_run else await self.apply_purge(plan)
+
+    async def apply_purge(self, plan: Purge) -> Purge:
+        """Makes the changes of a plan. Raises the errors of `purge`."""
+        by_broker: dict[str, dict[int, int]] = {}
+        for queue in plan.queues:
+            if queue.messages:
+                by_broker.setdefault(queue.queue.broker, {})[queue.queue.id] = queue.start_offset
+        await require_metaq(self._calls, sorted(by_broker), "purge topics")
+
+        async def purge_one(broker: str) -> None:
+            body = QueuePlaces(by_broker[broker]).encode()
+            await self._calls.change(broker, PurgeTopic(topic=plan.topic), body)
+
+        await self._calls.on_each(sorted(by_broker), purge_one)
+        return replace(plan, is_dry_run=False)
+
+    async def retentions(self, topic: str) -> tuple[Retention, ...]:
+        """Returns the topic's own retention on each broker. Raises NoRoute."""
+        return tuple(_retention(settings) for settings in (await self.show(topic)).settings)
+
+    async def retain(
+        self, topic: str, *, age_ms: int | Literal["none"] | None = None, size: Rate = None
+    ) -> tuple[Retention, ...]:
+        """Keeps the messages of a topic for a time, and up to a size on each broker; both within the
+        retention of the log. `"none"` removes a limit. What is beyond them is no longer delivered or counted.
+        Raises NoRoute, and NotSupported for a broker that is not one of MetaQ's."""
+        changes: dict[str, str | None] = {}
+        for attribute, value in ((RETENTION_MS, age_ms), (RETENTION_BYTES, size)):
+            if value is not None:
+                changes[attribute] = None if value == "none" else str(value)
+        brokers = await self._masters_of(topic)
+        if changes:
+            await require_metaq(self._calls, brokers, "keep topics for a time of their own")
+        return tuple(map(_retention, await self.change(topic, attributes=changes)))
+
     # Inside
 
     async def _masters_of(self, topic: str) -> Sequence[str]:
@@ -291,6 +353,13 @@ class Topics:
             )
             for queue, offsets in sorted(table.items(), key=lambda item: item[0].queue_id)
         )
+
+
+def _retention(settings: TopicSettings) -> Retention:
+    def limit(attribute: str) -> int | None:
+        return number_in(settings.attributes.get(attribute, ""), LONG_MAX) or None
+
+    return Retention(settings.broker, limit(RETENTION_MS), limit(RETENTION_BYTES))
 
 
 async def require_metaq(calls: Calls, brokers: Sequence[str], what: str) -> None:

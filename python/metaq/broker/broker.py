@@ -11,6 +11,7 @@ from typing import Final
 
 from metaq._core import Clock, Listener, Store, StoreFailure
 from metaq.broker.functions import Functions
+from metaq.broker.lone_drain import LoneDrain
 from metaq.broker.master import Master
 from metaq.broker.node import Node, open_node
 from metaq.broker.options import BrokerOptions
@@ -95,7 +96,10 @@ class Broker:
         its owner ends it."""
         if self.group is not None:
             return self.group.ended
-        return self.apache.ended if self.apache is not None else None
+        if self.apache is not None:
+            return self.apache.ended
+        drain = None if self._node is None else self._node.lone_drain
+        return None if drain is None else drain.ended
 
     @property
     def store(self) -> Store:
@@ -134,6 +138,9 @@ class Broker:
             if copy is not None:
                 await self._copy_apache(copy, undo)
             elif self.options.replication is None:
+                node = self._node
+                node.lone_drain = LoneDrain(self.options.broker.name, lambda: node.address, node.clients)
+                undo.push_async_callback(node.lone_drain.stop)
                 await self.become_master()
             else:
                 await self._join_group(undo)
@@ -231,7 +238,7 @@ class Broker:
         """Closes the store, changes its files, and opens it again. A replica then goes on serving reads."""
         was_replica = self.replica is not None
         await self.step_down(deposed=True)
-        node, settings = self.node, self.options.store
+        node, settings = self.node, self.node.options.store
         try:
             await asyncio.to_thread(node.store.close)
         except StoreFailure:

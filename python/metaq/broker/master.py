@@ -30,7 +30,6 @@ from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.consumer_group import Change, ConsumerGroup
 from metaq.broker.state.recall_key import load_recall_key
 from metaq.protocol import names
-from metaq.protocol.handling.process_options import ProcessOptions
 
 _log = logging.getLogger(__name__)
 
@@ -62,8 +61,7 @@ class Master:
                 topics=self.state.topics,
                 groups=self.state.groups,
                 statistics=self.state.statistics,
-                switches=node.switches,
-                process=ProcessOptions(node.slow_requests),
+                run_time=node.run_time,
                 address=node.address,
                 started_ms=node.started_ms,
                 pools=node.pools,
@@ -71,7 +69,7 @@ class Master:
             )
         )
         self.transactions = TransactionChecks(
-            node.options, node.clock, self.plane, node.clients, node.pump, node.pools
+            lambda: node.options, node.clock, self.plane, node.clients, node.pump, node.pools
         )
         self.handlers = master_handlers(node, self.plane, self.state, self.admin)
         self.handlers.add(self.transactions)
@@ -145,6 +143,9 @@ class Master:
         """Registers with the name servers, so that clients come, and starts the regular work."""
         self._undo.push_async_callback(self._end_registration)
         await self.registration.start()
+        if (drain := self._node.lone_drain) is not None:
+            drain.stop_writes = self.admin.stop_writes
+            self._undo.callback(setattr, drain, "stop_writes", None)
         self._undo.callback(self.notices.stop)
         self._undo.callback(self._forget_owners)
         self._node.clients.vanished = self.vanished_owners.vanished
@@ -165,6 +166,7 @@ class Master:
     async def catch_up(self) -> None:
         """Does all work that is due after a clock jump at once, instead of a little later."""
         await self.housekeeping.look()
+        await self.housekeeping.apply_retention()
         await self.transactions.check()
         await self.stuck_queues.look()
         if not await asyncio.to_thread(self.plane.catch_up, CATCH_UP_TIMEOUT_MS):

@@ -14,6 +14,7 @@ from metaq.broker.background.closed_connections import ClosedConnections
 from metaq.broker.background.name_server_link import NameServerLink
 from metaq.broker.background.registration import Registration
 from metaq.broker.functions import Functions
+from metaq.broker.lone_drain import LoneDrain
 from metaq.broker.options import BrokerOptions
 from metaq.broker.replication.offset_merge import OffsetMerge
 from metaq.broker.requests.without_role import NO_ROLE
@@ -22,6 +23,7 @@ from metaq.broker.state.apache_files import open_journal
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.consumer_group import Change, ConsumerGroup
 from metaq.broker.state.locks import Leases
+from metaq.broker.state.run_time_options import RunTimeOptions
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.topics import Topics
 from metaq.ha.operators.group_control import GroupControl
@@ -87,12 +89,16 @@ class Node:
     memory_trim: MemoryTrim
     started_ms: int
     scrubber: Scrubber = field(init=False)
+    run_time: RunTimeOptions = field(init=False)
+    """The options with their sources, and changes of them. It replaces `options` when some change."""
     pools: WorkPools = field(default_factory=WorkPools)
     switches: Switches = field(default_factory=Switches)
     leases: Leases = field(default_factory=dict)
     """Connections outlast a role, so the locks that consumers hold do as well."""
     group: Replicated | None = None
     """The group whose node this broker is; None for a lone broker."""
+    lone_drain: LoneDrain | None = None
+    """Takes a lone broker out of service; None in a group."""
     without_role: Handlers = NO_ROLE
     """Answers the requests that cross while the node has no role; the data plane refuses the others."""
     metrics_address: str | None = None
@@ -102,6 +108,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.scrubber = Scrubber(self.options.scrub, self, Path(self.options.store.directory), self.clock)
+        self.run_time = RunTimeOptions(self)
 
     @property
     def scrub_peer(self) -> Peer | None:
@@ -252,6 +259,7 @@ async def open_node(
         slow_requests,
         memory_trim,
         started_ms=started_ms,
+        switches=Switches(options.server_side_reset, options.store_replies),
     )
     opened.append(node)
     return node

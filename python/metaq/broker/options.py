@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from metaq.broker.functions.process import WorkerSettings
@@ -9,6 +10,7 @@ from metaq.broker.replication.options import ReplicationOptions
 from metaq.broker.scrubbing.pace import ScrubSettings
 from metaq.broker.state.client_limits import ClientLimits, LockLimits
 from metaq.broker.state.limits import NO_LIMIT, Rates
+from metaq.config.sources import Setting
 from metaq.protocol.bodies import READ, WRITE
 from metaq.protocol.handling.operator_requests import OperatorSources
 from metaq.settings import MIB, BrokerSettings, ServerSettings, StoreSettings
@@ -23,7 +25,7 @@ REGISTER_INTERVAL_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """Everything that a broker starts with. Settings that can change while it runs are copied from here."""
+    """Everything that a broker runs with. `RunTimeOptions` replaces those of a node whose options change."""
 
     broker: BrokerSettings
     server: ServerSettings
@@ -88,6 +90,14 @@ class BrokerOptions:
     """The `host:port` for clients of the Apache master that this broker copies until it takes over."""
     apache_ha_listen: str | None = None
     """The `host:port` at which Apache slaves copy the log while this broker is master; None: nowhere."""
+    server_side_reset: bool = True
+    """On: the broker applies a reset itself. The answer to the next pull sends consumers to the new offset,
+    and offsets that they commit before are ignored. Off: the reset is only sent to running consumers, as
+    brokers before 5.0 do."""
+    store_replies: bool = True
+    """Whether the reply to a request is stored as well as pushed to its requester."""
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    """Every option with its source; empty if the broker was not made from a configuration."""
 
     @property
     def register_interval_clamped_s(self) -> float:

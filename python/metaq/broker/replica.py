@@ -12,24 +12,38 @@ from typing import Final
 from metaq._core import BrokerPlane
 from metaq._core import Request as CoreRequest
 from metaq.broker.node import Node
-from metaq.broker.requests.admin import Admin, AdminParts, concerns_process, parse_properties
+from metaq.broker.requests.admin import Admin, AdminParts, parse_properties
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.requests.health import HealthParts, HealthRequests
 from metaq.broker.requests.operator_gate import OperatorGate
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.consumer_group import Change, ConsumerGroup
+from metaq.broker.state.run_time_options import concerns_node
 from metaq.journal.journal import Entry
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
-from metaq.protocol.commands import admin, clients, groups, health, messages, offsets, replication, topics
+from metaq.protocol.commands import (
+    admin,
+    clients,
+    groups,
+    health,
+    messages,
+    offsets,
+    options,
+    replication,
+    topics,
+)
 from metaq.protocol.dispatch import Handlers, Request, Unfinished
 from metaq.protocol.errors import Refused
-from metaq.protocol.handling.process_options import ProcessOptions
 
 _log = logging.getLogger(__name__)
 
 _NO_MASTER = (
     "[ROLE] this broker is a replica and its group has no master now: try again later or ask another broker"
+)
+
+_MIXED = (
+    "some of these settings belong to this replica and others to its master: change them with two commands"
 )
 
 ANSWERED_HERE: Final[frozenset[type[Command]]] = frozenset(
@@ -55,6 +69,7 @@ ANSWERED_HERE: Final[frozenset[type[Command]]] = frozenset(
         messages.ViewMessageById,
         offsets.GetAllConsumerOffset,
         offsets.GetEarliestMessageStoreTime,
+        options.GetOptions,
         replication.DrainBroker,
         replication.GetGroupStatus,
         topics.GetAllTopicConfig,
@@ -83,8 +98,13 @@ class ReplicaHandlers(Handlers):
         self._without_master = frozenset(command.code for command in WITHOUT_MASTER if stands_in)
 
     def begin(self, request: Request) -> Unfinished | None:
-        if request.code in self._here or _concerns_process(request):
+        concerns_this = request.code in self._here or _concerns_node(request)
+        if concerns_this:
             return self._handlers.begin(request)
+        if concerns_this is None:
+            if not request.oneway:
+                request.respond(ResponseCode.INVALID_PARAMETER, remark=_MIXED)
+            return None
         if isinstance(request, CoreRequest) and request.relay():
             return None
         if request.code in self._without_master:
@@ -94,14 +114,18 @@ class ReplicaHandlers(Handlers):
         return None
 
 
-def _concerns_process(request: Request) -> bool:
-    """Returns whether the request sets options of this process, such as its log level, and nothing else."""
-    if request.code != admin.UpdateBrokerConfig.code:
-        return False
+def _concerns_node(request: Request) -> bool | None:
+    """Returns whether the request changes options of this node alone, such as its log level or the levels of
+    its disk; None if it changes some of its master as well."""
     try:
-        return concerns_process(parse_properties(request.body))
+        if request.code == admin.UpdateBrokerConfig.code:
+            return concerns_node(parse_properties(request.body))
+        if request.code == options.ChangeOptions.code:
+            changes = options.OptionChanges.decode(request.body)
+            return concerns_node([*changes.values, *changes.forget])
     except Refused:
-        return False
+        pass
+    return False
 
 
 class Replica:
@@ -128,8 +152,7 @@ class Replica:
                 topics=self.state.topics,
                 groups=self.state.groups,
                 statistics=self.state.statistics,
-                switches=node.switches,
-                process=ProcessOptions(node.slow_requests),
+                run_time=node.run_time,
                 address=node.address,
                 started_ms=node.started_ms,
                 pools=node.pools,

@@ -49,7 +49,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
     },
     "Topics and groups": {
-        "topic": Entry("topic", "Create, list, show, update, limit and delete topics."),
+        "topic": Entry("topic", "Create, list, show, update, limit, retain, purge and delete topics."),
         "group": Entry(
             "group", "List, show, create, update, reset, clone, limit and delete consumer groups."
         ),

@@ -53,7 +53,10 @@ COUNTERPARTS: Final = {
     "checkMsgSendRT": "bench produce",
     "clusterRT": "bench produce",
     "clusterList": "cluster status",
+    "addWritePerm": "cluster config set",
     "brokerStatus": "cluster status",
+    "getNamesrvConfig": "cluster config get",
+    "updateNamesrvConfig": "cluster config set",
     "getBrokerConfig": "cluster config get",
     "updateBrokerConfig": "cluster config set",
     "haStatus": "cluster status",
@@ -63,7 +66,7 @@ COUNTERPARTS: Final = {
     "electMaster": "cluster switch",
     "getSyncStateSet": "cluster status",
     "getBrokerEpoch": "cluster status",
-    "wipeWritePerm": "broker drain",
+    "wipeWritePerm": "cluster config set",
 }
 """Our commands, without `metaq`; several are separated by commas."""
 
@@ -91,11 +94,8 @@ WITHOUT: Final = {
     "updateAcl": _NO_USERS,
     "deleteAcl": _NO_USERS,
     "getAcl": _NO_USERS,
-    "getNamesrvConfig": "Options of a name server are set when it starts.",
-    "updateNamesrvConfig": "Options of a name server are set when it starts.",
     "updateKvConfig": "Only old clients read these values; mqadmin can set them.",
     "deleteKvConfig": "Only old clients read these values; mqadmin can set them.",
-    "addWritePerm": "`metaq broker drain` stops a broker; it serves again when it is started.",
     "addBroker": "There are no broker containers: run each broker as a process of its own.",
     "removeBroker": "There are no broker containers: run each broker as a process of its own.",
     "updateStaticTopic": "There are no static topics.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaq.config.kinds import Bytes, Choice, Flag, Number, Paths, Seconds, Sources, Text
-from metaq.config.option import NAME, section
+from metaq.config.option import NAME, RUN_TIME_MASTER, section
 from metaq.settings import GIB, KIB, MIB
 
 BROKER = section(
@@ -27,9 +27,29 @@ BROKER = section(
         Number(0, 1_000_000_000),
         "Keys of the messages of one address, beyond one for every 32 bytes; 0 means no limit.",
     ),
-    ("permission", Number(0, 7), 6, "Permissions on all topics, as bits: 4 read, 2 write."),
-    ("auto_create_topic", Flag(), True, "Create a topic when the first message is sent to it."),
-    ("auto_create_group", Flag(), True, "Create a consumer group when its first consumer appears."),
+    ("permission", Number(0, 7), 6, "Permissions on all topics, as bits: 4 read, 2 write.", RUN_TIME_MASTER),
+    (
+        "auto_create_topic",
+        Flag(),
+        True,
+        "Create a topic when the first message is sent to it.",
+        RUN_TIME_MASTER,
+    ),
+    (
+        "auto_create_group",
+        Flag(),
+        True,
+        "Create a consumer group when its first consumer appears.",
+        RUN_TIME_MASTER,
+    ),
+    (
+        "server_side_reset",
+        Flag(),
+        True,
+        "Apply a reset of offsets in the broker; otherwise only tell running consumers of it.",
+        RUN_TIME_MASTER,
+    ),
+    ("store_replies", Flag(), True, "Store a reply as well as pushing it to its requester.", RUN_TIME_MASTER),
     ("enable_property_filter", Flag(), True, "Allow consumers to filter messages with SQL92."),
     (
         "filter_functions",

@@ -120,6 +120,9 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         ),
         apache_master=config["apache_master"],
         apache_ha_listen=apache_ha_listen(config, server.host),
+        server_side_reset=config["server_side_reset"],
+        store_replies=config["store_replies"],
+        settings=config.settings,
     )
 
 
@@ -164,12 +167,9 @@ def _delay_levels(text: str) -> tuple[int, ...]:
 
 
 def store_settings(config: Config) -> StoreSettings:
-    clean, force, refuse = (config[f"disk_{level}_percent"] for level in ("clean", "force_clean", "refuse"))
-    if not clean <= force <= refuse:
-        raise ConfigError(
-            f"disk_clean_percent={clean}, disk_force_clean_percent={force} and disk_refuse_percent={refuse} "
-            "must rise in this order"
-        )
+    check_disk_levels(
+        config["disk_clean_percent"], config["disk_force_clean_percent"], config["disk_refuse_percent"]
+    )
     body_max, frame_max = config["message_size_bytes_max"], config["frame_bytes_max"]
     if body_max + FRAME_OVERHEAD_BYTES > frame_max:
         raise ConfigError(
@@ -182,6 +182,16 @@ def store_settings(config: Config) -> StoreSettings:
         delay_levels_ms=_delay_levels(config["delay_levels"]),
         **_fields(config, StoreSettings, without={"delay_levels_ms", "directory", "replicated"}),
     )
+
+
+def check_disk_levels(clean: int, force: int, refuse: int) -> None:
+    """Raises ConfigError unless the levels rise."""
+    if not clean <= force <= refuse:
+        raise ConfigError(
+            f"disk_clean_percent={clean}, disk_force_clean_percent={force} and disk_refuse_percent={refuse} "
+            "must rise in this order",
+            hint="set those that are in the way with the same command",
+        )
 
 
 def metrics_address(config: Config) -> tuple[str, int] | None:

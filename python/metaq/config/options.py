@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from metaq.config.broker_options import BROKER
 from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Levels, Listen, Number, Seconds, Text
-from metaq.config.option import PORT, Option, section
+from metaq.config.option import PORT, RUN_TIME, Option, section
 from metaq.config.store_options import REPLICATION, STORE
 from metaq.settings import GIB, KIB, MIB
 
@@ -179,7 +179,8 @@ _ALL: list[Option] = [
         (
             "slow_request_ms",
             Number(),
-            "Log requests that take longer, with the parts of their time; 0: none. Can change at run time.",
+            "Log requests that take longer, with the parts of their time; 0: none.",
+            RUN_TIME,
         ),
         ("worker_threads", Number(1, 256), "Threads that serve connections."),
         (
@@ -230,7 +231,7 @@ _ALL: list[Option] = [
     ),
     *section(
         "log",
-        ("log_level", Levels(), "info", "Minimum log level, also of single loggers; can change at run time."),
+        ("log_level", Levels(), "info", "Minimum log level, also of single loggers.", RUN_TIME),
         (
             "log_format",
             Choice(("auto", "text", "json")),

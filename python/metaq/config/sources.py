@@ -1,4 +1,7 @@
-"""Sources of values. The first of these wins: flag, --set, environment, file, default."""
+"""Sources of values. The first of these wins: flag, --set, environment, kept, file, default.
+
+A value is kept by `metaq config set --persist`, in the folder of the store (`kept.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,17 @@ OTHER_VARIABLES = frozenset({"METAQ_CLIENT_DIRECTORY", "METAQ_CONFIG", "METAQ_CO
 SUGGESTIONS_MAX = 3
 
 
+class Source(IntEnum):
+    """The kinds of sources; a higher one wins."""
+
+    DEFAULT = 0
+    FILE = 1
+    KEPT = 2
+    ENVIRONMENT = 3
+    SET = 4
+    FLAG = 5
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A value and its source."""
@@ -26,6 +41,10 @@ class Setting:
     option: Option
     value: Any
     origin: str
+    """The file, the variable or the flag that says so."""
+    source: Source = Source.DEFAULT
+    beneath: Setting | None = None
+    """The setting that a kept value hides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +68,15 @@ def load(
     file: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
-    """Merges all sources. A flag with the value None was not given. Raises ConfigError."""
+    """Merges all sources but the kept values, which are in the folder that `data` names. A flag with the
+    value None was not given. Raises ConfigError."""
     settings = {name: Setting(option, option.default, "default") for name, option in OPTIONS.items()}
     notes: list[str] = []
 
-    def put(name: str, raw: object, origin: str) -> None:
+    def put(name: str, raw: object, origin: str, source: Source) -> None:
         option = OPTIONS[name]
         try:
-            settings[name] = Setting(option, option.kind.parse(raw), origin)
+            settings[name] = Setting(option, option.kind.parse(raw), origin, source)
         except ValueError as error:
             raise ConfigError(f"{name}={raw} ({origin}) {error}") from None
 
@@ -65,13 +85,13 @@ def load(
         entries, ignored = read_file(Path(file))
         notes += ignored
         for name, raw in entries.items():
-            put(name, raw, file)
+            put(name, raw, file, Source.FILE)
     for variable, raw in environment.items():
         if not variable.startswith("METAQ_") or variable in OTHER_VARIABLES:
             continue
         name = variable.removeprefix("METAQ_").lower()
         if name in OPTIONS:
-            put(name, raw, variable)
+            put(name, raw, variable, Source.ENVIRONMENT)
         elif close := suggested(name):
             meant = " or ".join(OPTIONS[option].variable for option in close)
             notes.append(f"{variable} is not a setting and is ignored (did you mean {meant}?)")
@@ -79,10 +99,10 @@ def load(
         key, equals, raw = assignment.partition("=")
         if not equals:
             raise ConfigError(f"--set {assignment} has no '='", hint="write --set name=value")
-        put(resolve(key.strip(), "--set"), raw.strip(), "--set")
+        put(resolve(key.strip(), "--set"), raw.strip(), "--set", Source.SET)
     for name, value in (flags or {}).items():
         if value is not None:
-            put(name, value, f"--{name.replace('_', '-')}")
+            put(name, value, f"--{name.replace('_', '-')}", Source.FLAG)
     return Config(settings, tuple(notes))
 
 

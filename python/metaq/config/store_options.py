@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaq.config.kinds import Bytes, Choice, Endpoint, Flag, Ids, Listen, Number, Seconds, Text
-from metaq.config.option import section
+from metaq.config.option import RUN_TIME, section
 from metaq.settings import GIB, KIB, MIB
 
 REPLICATION = section(
@@ -122,19 +122,21 @@ STORE = section(
         Flag(),
         "Store each message with a checksum of all its bytes, not of the body alone; 21 bytes more.",
     ),
-    ("file_reserved_hours", Number(1), "Age at which a commit-log file may be deleted."),
+    ("file_reserved_hours", Number(1), "Age at which a commit-log file may be deleted.", RUN_TIME),
     (
         "delete_when",
         Text(r"([01]?\d|2[0-3])(;([01]?\d|2[0-3]))*", "hours of the day such as 04 or 04;16"),
         "Hours of the day (UTC) at which old files are deleted.",
+        RUN_TIME,
     ),
-    ("disk_clean_percent", Number(10, 95), "Disk use at which old files are deleted at any hour."),
+    ("disk_clean_percent", Number(10, 95), "Disk use at which old files are deleted at any hour.", RUN_TIME),
     (
         "disk_force_clean_percent",
         Number(30, 98),
         "Disk use at which consumed files are deleted at any age.",
+        RUN_TIME,
     ),
-    ("disk_refuse_percent", Number(35, 99), "Disk use at which messages are refused."),
+    ("disk_refuse_percent", Number(35, 99), "Disk use at which messages are refused.", RUN_TIME),
     (
         "query_entries_max",
         Number(1_000, 2**40),
@@ -163,5 +165,10 @@ STORE = section(
         Choice(("skip", "stop")),
         "Whether consumers of a lone broker leave out a damaged message or wait; in a group they wait.",
     ),
-    ("delete_unconsumed", Flag(), "Allow retention to delete messages that nobody has consumed yet."),
+    (
+        "delete_unconsumed",
+        Flag(),
+        "Allow retention to delete messages that nobody has consumed yet.",
+        RUN_TIME,
+    ),
 )

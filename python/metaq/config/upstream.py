@@ -81,11 +81,13 @@ SAME: dict[str, tuple[str, Translate]] = {
     "shortPollingTimeMills": ("short_polling_ms", _same),
     "slaveReadEnable": ("slave_read", _same),
     "storePathRootDir": ("data", _same),
+    "storeReplyMessageEnable": ("store_replies", _same),
     "syncFlushTimeout": ("flush_timeout_ms", _same),
     "timerMaxDelaySec": ("timer_max_delay_s", _same),
     "transactionCheckInterval": ("transaction_check_interval_s", _ms_to_s),
     "transactionCheckMax": ("transaction_check_max", _same),
     "transactionTimeOut": ("transaction_timeout_ms", _same),
+    "useServerSideResetOffset": ("server_side_reset", _same),
 }
 
 # Keys of Apache's example files and tuning guides that have no effect here.

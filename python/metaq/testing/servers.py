@@ -14,6 +14,7 @@ from metaq._core import Clock
 from metaq.broker import Broker
 from metaq.config import Config, load
 from metaq.config.derive import broker_options, nameserver_settings
+from metaq.config.kept import with_kept
 from metaq.config.sources import resolve
 from metaq.nameserver import NameServer
 from metaq.protocol import names
@@ -148,7 +149,8 @@ class Servers:
     def _config(self) -> Config:
         """Loads the settings, without those of the machine's environment."""
         directory = self._home or self._directory
-        return load({**self._settings, "data": str(directory) if directory else None}, environment={})
+        data = {"data": str(directory)} if directory else {}
+        return with_kept(load({**self._settings, **data}, environment={}))
 
 
 def _started(server: Server | None) -> Server:

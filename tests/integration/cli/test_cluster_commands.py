@@ -205,12 +205,17 @@ def test_members_that_disagree(served: Metaq, metaq: Run) -> None:
 
 def test_settings_are_shown_and_changed(metaq: Run) -> None:
     every = {row["key"]: row for row in rows(metaq("cluster", "config", "get", "-o", "json"))}
-    assert every["brokerName"] == {
+    assert every["name"] == {
         "broker": "broker-a",
-        "key": "brokerName",
+        "key": "name",
         "value": "broker-a",
         "changeable": False,
+        "source": "default",
+        "origin": "default",
+        "next_start": "broker-a",
     }
+    assert every["brokerRole"]["value"] == "ASYNC_MASTER" and "brokerName" not in every
+    assert every["disk_refuse_percent"]["changeable"] is True
     try:
         changed = metaq("cluster", "config", "set", "broker-a", "autoCreateTopicEnable=false", "-o", "json")
         assert rows(changed) == [
@@ -223,6 +228,28 @@ def test_settings_are_shown_and_changed(metaq: Run) -> None:
         assert row["broker"] == "broker-a", "the broker may be left out"
     finally:
         metaq("config", "set", "broker-a", "autoCreateTopicEnable=true")
+
+
+def test_a_value_is_kept_shown_with_its_source_and_unset(metaq: Run) -> None:
+    try:
+        kept = metaq("config", "set", "broker-a", "fileReservedTime=96", "--persist", "-o", "json")
+        assert kept.exit_code == 0 and "forgets" not in kept.stderr
+        [row] = rows(metaq("config", "get", "broker-a", "file_reserved_hours", "-o", "json"))
+        assert (row["value"], row["source"], row["next_start"]) == ("96", "kept", "96")
+        assert metaq("config", "set", "broker-a", "file_reserved_hours=48").exit_code == 0
+        [row] = rows(metaq("config", "get", "broker-a", "fileReservedTime", "-o", "json"))
+        assert (row["value"], row["source"], row["next_start"]) == ("48", "now", "96")
+    finally:
+        [row] = rows(metaq("config", "unset", "broker-a", "file_reserved_hours", "-o", "json"))
+    assert (row["new"], row["origin"]) == ("72", "default")
+
+
+def test_levels_in_the_wrong_order_name_what_is_in_the_way(metaq: Run) -> None:
+    refused = metaq("config", "set", "broker-a", "diskMaxUsedSpaceRatio=95")
+    assert refused.exit_code != 0
+    assert "disk_force_clean_percent" in str(refused.exception) and "same command" in str(refused.exception)
+    misspelt = metaq("config", "set", "broker-a", "disk_refuse_percnt=95").exception
+    assert isinstance(misspelt, MetaqError) and "disk_refuse_percent" in misspelt.hint
 
 
 def test_a_broker_that_may_not_write_is_mended_by_the_command(metaq: Run) -> None:
@@ -240,8 +267,8 @@ def test_a_broker_that_may_not_write_is_mended_by_the_command(metaq: Run) -> Non
         (("get", "broker-a", "brokerNam"), CommandError, "did you mean brokerName"),
         (("get", "127.0.0.1:1"), Unreachable, "127.0.0.1:1"),
         (("set", "broker-a", "brokerName"), ConfigError, "write KEY=VALUE"),
-        (("set", "broker-a", "fileReservedTime=1"), Refused, "autoCreateTopicEnable, brokerPermission"),
-        (("set", "broker-a", "brokerPermission=x"), Refused, "takes a number from 0 to 7"),
+        (("set", "broker-a", "listenPort=1"), Refused, "permission, auto_create_topic"),
+        (("set", "broker-a", "brokerPermission=x"), Refused, "a whole number from 0 to 7"),
         (("set", "broker-x", "brokerPermission=6"), NoRoute, "broker-x has no master"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from metaq import admin
-from metaq.admin import aio, offsets, results, sync, topics
+from metaq.admin import aio, offsets, purge_results, results, sync, topics
 from metaq.admin.brokers import servers
 from metaq.admin.groups import consumer_groups
 from metaq.admin.groups import sync as sync_groups
@@ -52,6 +52,7 @@ def test_the_surface_is_pinned() -> None:
         "BrokerFailure",
         "BrokerFigures",
         "BrokerHealth",
+        "BrokerOption",
         "Cluster",
         "ConnectedClient",
         "ConnectedClients",
@@ -59,6 +60,7 @@ def test_the_surface_is_pinned() -> None:
         "DeadLetter",
         "DeadLetterCount",
         "DeadLetterPage",
+        "DeadLetterReason",
         "Decision",
         "DelayLevelCount",
         "DelayedMessage",
@@ -85,13 +87,16 @@ def test_the_surface_is_pinned() -> None:
         "PipelineReports",
         "Position",
         "Progress",
+        "Purge",
         "QueuePart",
         "QueueProgress",
+        "QueuePurge",
         "QueueReset",
         "QueueState",
         "Rate",
         "ResendOutcome",
         "Reset",
+        "Retention",
         "RouteBroker",
         "RunningMember",
         "RunningMembers",
@@ -151,6 +156,7 @@ def test_the_parts_of_both_faces_are_the_same() -> None:
 def test_results_are_frozen_and_public() -> None:
     found = (
         *vars(results).values(),
+        *vars(purge_results).values(),
         *vars(waiting_results).values(),
         *vars(timelines).values(),
         *vars(reports).values(),

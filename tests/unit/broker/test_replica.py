@@ -21,7 +21,9 @@ class Here:
     ("body", "code"),
     [
         (b"log_level=debug\nslow_request_ms=5", ResponseCode.SUCCESS),
-        (b"log_level=debug\nbrokerPermission=4", ResponseCode.SERVICE_NOT_AVAILABLE),
+        (b"log_level=debug\nfileReservedTime=24", ResponseCode.SUCCESS),
+        (b"brokerPermission=4", ResponseCode.SERVICE_NOT_AVAILABLE),
+        (b"log_level=debug\nbrokerPermission=4", ResponseCode.INVALID_PARAMETER),
         (b"nonsense", ResponseCode.SERVICE_NOT_AVAILABLE),
     ],
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from metaq.broker.state.runtime_switches import WIRE_NAMES
+from metaq.broker.state.run_time_options import APACHE_NAMES
 from metaq.broker.state.stats import KEPT
 from tests.interop.mqadmin import NOT_TRIED, REFUSED, WORKING
 
+SWITCHES = ("server_side_reset", "store_replies")
 PAGE = (Path(__file__).parents[3] / "docs" / "admin.md").read_text()
 
 
@@ -38,5 +39,5 @@ def test_commands_that_ask_no_server() -> None:
 
 
 def test_what_is_kept_and_what_may_be_switched() -> None:
-    for name in (*KEPT, *WIRE_NAMES):
+    for name in (*KEPT, *(APACHE_NAMES[name] for name in SWITCHES)):
         assert f"`{name}`" in PAGE

@@ -73,12 +73,14 @@ impl From<StoreSettings> for metaq_store::StoreSettings {
             queue_flush_interval_ms: from.queue_flush_interval_ms,
             message_size_bytes_max: from.message_size_bytes_max,
             record_checksums: from.record_checksums,
-            file_reserved_hours: from.file_reserved_hours,
-            delete_when: from.delete_when,
-            disk_clean_percent: from.disk_clean_percent,
-            disk_force_clean_percent: from.disk_force_clean_percent,
-            disk_refuse_percent: from.disk_refuse_percent,
-            delete_unconsumed: from.delete_unconsumed,
+            retention: metaq_store::RetentionSettings {
+                file_reserved_hours: from.file_reserved_hours,
+                delete_when: from.delete_when,
+                disk_clean_percent: from.disk_clean_percent,
+                disk_force_clean_percent: from.disk_force_clean_percent,
+                disk_refuse_percent: from.disk_refuse_percent,
+                delete_unconsumed: from.delete_unconsumed,
+            },
             stop_at_damage: from.damaged_messages == "stop",
             query_entries_max: from.query_entries_max,
             query_bytes_max: from.query_bytes_max,
@@ -258,7 +260,7 @@ impl BrokerSettings {
                 // Half of the retention time, so that a broker that was off for a while is still in time.
                 roll_ms: self
                     .timer_roll_s
-                    .min(store.file_reserved_hours as i64 * 1_800)
+                    .min(store.retention.file_reserved_hours as i64 * 1_800)
                     .saturating_mul(1_000),
                 recall_messages: self.recall_messages,
                 recall_by_property: self.recall_by_property,

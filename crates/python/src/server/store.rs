@@ -38,6 +38,15 @@ impl Store {
         Ok(Store { inner, settings })
     }
 
+    fn set_retention(&self, py: Python<'_>, settings: StoreSettings) -> PyResult<()> {
+        let settings = metaq_store::StoreSettings::from(settings);
+        enter(py, || self.inner.set_retention(settings.retention))
+    }
+
+    fn set_starts(&self, topic: &str, starts: HashMap<i32, i64>) {
+        self.inner.set_starts(topic, starts);
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         enter(py, || self.inner.close())
     }

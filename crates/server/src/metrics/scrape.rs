@@ -131,6 +131,8 @@ impl Broker {
         let mut oldest_ready = Oldest::default();
         for (queue_id, committed) in self.offsets.of(group, &topic.name) {
             let end = self.store.max_offset(&topic.name, queue_id);
+            // Messages that were deleted or purged are not read any more.
+            let committed = committed.max(self.store.min_offset(&topic.name, queue_id));
             let reached = delivered.and_then(|delivered| delivered.reached(queue_id));
             let reached = reached.unwrap_or(committed).clamp(committed.min(end), end);
             lag.messages += (end - committed).max(0);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metaq_server::{ApacheFollower, ApacheMaster};
-use metaq_store::{Clock, Store, StoreSettings, SystemDisk};
+use metaq_store::{Clock, RetentionSettings, Store, StoreSettings, SystemDisk};
 use metaq_wire::{NewRecord, body_crc};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -21,9 +21,12 @@ fn open_with(directory: &Path, commit_log_file_bytes: i64) -> Arc<Store> {
         index_slots: 50,
         index_entries: 40,
         allocation_step_bytes: 4096,
-        disk_clean_percent: 99,
-        disk_force_clean_percent: 100,
-        disk_refuse_percent: 100,
+        retention: RetentionSettings {
+            disk_clean_percent: 99,
+            disk_force_clean_percent: 100,
+            disk_refuse_percent: 100,
+            ..RetentionSettings::default()
+        },
         ..StoreSettings::new(directory)
     };
     Store::open(settings, Clock::system(), Arc::new(SystemDisk)).unwrap()

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use metaq_server::{Follower, Hub, ReplicationSettings, StatePosition};
 use metaq_store::faulty_disk::{Call, FaultyDisk};
-use metaq_store::{Clock, Disk, Filter, Store, StoreSettings, SystemDisk};
+use metaq_store::{Clock, Disk, Filter, RetentionSettings, Store, StoreSettings, SystemDisk};
 use metaq_wire::{NewRecord, Record, body_crc};
 
 const KIB: u64 = 1024;
@@ -24,9 +24,12 @@ fn settings(directory: &Path) -> StoreSettings {
         index_slots: 50,
         index_entries: 40,
         allocation_step_bytes: 4 * KIB,
-        disk_clean_percent: 99,
-        disk_force_clean_percent: 100,
-        disk_refuse_percent: 100,
+        retention: RetentionSettings {
+            disk_clean_percent: 99,
+            disk_force_clean_percent: 100,
+            disk_refuse_percent: 100,
+            ..RetentionSettings::default()
+        },
         ..StoreSettings::new(directory)
     }
 }

@@ -16,7 +16,7 @@ use metaq_server::{
     TimerSettings, Topic, TransactionSettings,
 };
 use metaq_store::faulty_disk::FaultyDisk;
-use metaq_store::{Clock, Filter, Store, StoreSettings};
+use metaq_store::{Clock, Filter, RetentionSettings, Store, StoreSettings};
 use metaq_wire::{BatchRecord, Encoding};
 use tempfile::TempDir;
 
@@ -224,9 +224,12 @@ fn setup(directory: &Path) -> Setup {
         flush_interval_ms: 20,
         queue_flush_interval_ms: 20,
         message_size_bytes_max: 64 * 1024,
-        disk_clean_percent: 99,
-        disk_force_clean_percent: 100,
-        disk_refuse_percent: 100,
+        retention: RetentionSettings {
+            disk_clean_percent: 99,
+            disk_force_clean_percent: 100,
+            disk_refuse_percent: 100,
+            ..RetentionSettings::default()
+        },
         delay_levels_ms: vec![1_000, 5_000],
         ..StoreSettings::new(directory)
     };

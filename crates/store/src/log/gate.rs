@@ -185,7 +185,9 @@ impl Gate {
         let full =
             |detail: &str| StoreError::DiskFull { path: self.directory.clone(), detail: detail.to_owned() };
         if refusals & Refusal::DiskLevel as u8 != 0 {
-            return full("past disk_refuse_percent");
+            return full(
+                "past disk_refuse_percent; add space, or raise it or lower file_reserved_hours with `metaq config set`",
+            );
         }
         if refusals & Refusal::QueuesStuck as u8 == 0 {
             return StoreError::Fenced { reason: self.fence.lock().clone() };

@@ -36,6 +36,8 @@ pub(crate) struct Queue {
     /// The dispatch pass that last touched this queue, and its slot in that pass.
     pub(crate) touched: AtomicU64,
     removed: AtomicBool,
+    /// Readers get nothing below: a purge or the retention of the topic has ended there.
+    start: AtomicI64,
     state: Mutex<State>,
 }
 
@@ -79,6 +81,7 @@ impl Queue {
             max_offset: AtomicI64::new(end),
             touched: AtomicU64::new(0),
             removed: AtomicBool::new(false),
+            start: AtomicI64::new(0),
             state: Mutex::new(State { segments, tail_first: end, ..State::default() }),
         }
     }
@@ -295,8 +298,19 @@ impl Queue {
         self.state.lock().first()
     }
 
-    /// The first offset whose record the commit log still has, or the end if it has none.
+    /// The first offset that readers get, or the end of the queue: of the log, or of the topic's own start if that is
+    /// later.
     pub(crate) fn min_offset(&self, disk: &QueueDisk, log_start: i64) -> io::Result<i64> {
+        let stored = self.stored_min_offset(disk, log_start)?;
+        Ok(stored.max(self.start.load(Ordering::Acquire).min(self.max_offset())))
+    }
+
+    pub(crate) fn set_start(&self, queue_offset: i64) {
+        self.start.store(queue_offset.max(0), Ordering::Release);
+    }
+
+    /// The first offset whose record the commit log still has, or the end if it has none.
+    pub(crate) fn stored_min_offset(&self, disk: &QueueDisk, log_start: i64) -> io::Result<i64> {
         let known = self.state.lock().min.filter(|(known_for, _)| *known_for == log_start);
         if let Some((_, min_offset)) = known {
             return Ok(min_offset);

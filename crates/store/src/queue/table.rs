@@ -26,6 +26,8 @@ pub(crate) struct Queues {
     serials: AtomicU64,
     /// While the store recovers: the physical offset from which entries are dropped; negative afterwards.
     cut_from: AtomicI64,
+    /// By topic and queue id: the queue offsets below which readers get nothing.
+    starts: RwLock<HashMap<String, HashMap<i32, i64>>>,
     /// Queues with entries that wait in memory.
     dirty: Mutex<Vec<Arc<Queue>>>,
     /// Held while entries are written: one writer per file.
@@ -60,6 +62,7 @@ impl Queues {
             table: RwLock::default(),
             serials: AtomicU64::new(1),
             cut_from: AtomicI64::new(-1),
+            starts: RwLock::default(),
             dirty: Mutex::default(),
             flushing: Mutex::new(()),
         }
@@ -141,6 +144,9 @@ impl Queues {
         match topic.queues.binary_search_by_key(&queue.queue_id, |(id, _)| *id) {
             Ok(place) => Arc::clone(&topic.queues[place].1),
             Err(place) => {
+                let starts = self.starts.read();
+                let start = starts.get(&*queue.topic).and_then(|topic| topic.get(&queue.queue_id));
+                queue.set_start(start.copied().unwrap_or(0));
                 // One name for all queues of a topic.
                 queue.topic = Arc::clone(&topic.name);
                 let queue = Arc::new(queue);
@@ -260,6 +266,23 @@ impl Queues {
         }
     }
 
+    /// Readers of the topic get nothing below these queue offsets from now on; queues that are left out have no such
+    /// start.
+    pub(crate) fn set_starts(&self, topic: &str, starts: HashMap<i32, i64>) {
+        let mut table = self.starts.write();
+        if starts.is_empty() {
+            table.remove(topic);
+        } else {
+            table.insert(topic.to_owned(), starts.clone());
+        }
+        drop(table);
+        // A queue that is loaded meanwhile has them from the table.
+        let queues = self.table.read();
+        for (queue_id, queue) in queues.get(topic.as_bytes()).into_iter().flat_map(|topic| &topic.queues) {
+            queue.set_start(starts.get(queue_id).copied().unwrap_or(0));
+        }
+    }
+
     pub(crate) fn mark_dirty(&self, queue: &Arc<Queue>) {
         self.dirty.lock().push(Arc::clone(queue));
     }
@@ -294,6 +317,7 @@ impl Queues {
     pub(crate) fn take_topic(&self, topic: &str) {
         // Not while one of them is being written: that might create a directory that nobody counts.
         let _one_at_a_time = self.flushing.lock();
+        self.starts.write().remove(topic);
         let taken = self.table.write().remove(topic.as_bytes());
         for (_, queue) in taken.into_iter().flat_map(|topic| topic.queues) {
             queue.remove(&self.disk);
@@ -314,7 +338,9 @@ impl Queues {
         let queues = self.of_topic(topic)?;
         let _one_at_a_time = self.flushing.lock();
         let on_disk = self.ids_on_disk(topic)?.len() as i64;
+        self.starts.write().remove(topic);
         for queue in queues {
+            queue.set_start(0);
             queue.restart(&self.disk);
         }
         let directory = self.disk.root.join(topic);

@@ -90,6 +90,7 @@ pub(crate) fn open(
         pins: Pins::default(),
         cleaning: Mutex::new(()),
         retention_rule: RetentionRule::new(settings.replicated),
+        retention: RwLock::new(settings.retention.clone()),
         events: RwLock::new(None),
         settings,
         clock,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use metaq_store::disk::Space;
 use metaq_store::faulty_disk::{Call, Fault, FaultyDisk};
-use metaq_store::{Clock, Store, StoreError, StoreEvents, StoreSettings};
+use metaq_store::{Clock, RetentionSettings, Store, StoreError, StoreEvents, StoreSettings};
 
 use crate::support::*;
 
@@ -132,9 +132,12 @@ fn past_the_disk_level_appends_are_refused_until_it_falls() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(FaultyDisk::new());
     let settings = StoreSettings {
-        disk_clean_percent: 75,
-        disk_force_clean_percent: 85,
-        disk_refuse_percent: 90,
+        retention: RetentionSettings {
+            disk_clean_percent: 75,
+            disk_force_clean_percent: 85,
+            disk_refuse_percent: 90,
+            ..RetentionSettings::default()
+        },
         ..small(directory.path())
     };
     disk.set_space(Some(Space { total_bytes: 1_000, available_bytes: 200 }));
@@ -149,6 +152,30 @@ fn past_the_disk_level_appends_are_refused_until_it_falls() {
     send(&store, "t", 0, b"y");
     let reports = store.take_reports().join("\n");
     assert!(reports.contains("95 % full") && reports.contains("50 % full"), "{reports}");
+}
+
+#[test]
+fn a_raised_level_lets_appends_in_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let levels = RetentionSettings {
+        disk_clean_percent: 75,
+        disk_force_clean_percent: 85,
+        disk_refuse_percent: 90,
+        ..RetentionSettings::default()
+    };
+    let settings = StoreSettings { retention: levels.clone(), ..small(directory.path()) };
+    disk.set_space(Some(Space { total_bytes: 1_000, available_bytes: 50 }));
+    let store = open_on(&disk, &settings);
+    let refusal = store.append(&record("t", 0, b"x", "")).unwrap_err().to_string();
+    assert!(refusal.contains("disk_refuse_percent") && refusal.contains("metaq config set"), "{refusal}");
+    let wrong = RetentionSettings { disk_refuse_percent: 80, ..levels.clone() };
+    assert!(matches!(store.set_retention(wrong), Err(StoreError::BadSettings(_))));
+    assert!(store.writable().is_err(), "a refused change changes nothing");
+    store.set_retention(RetentionSettings { disk_refuse_percent: 97, ..levels.clone() }).unwrap();
+    send(&store, "t", 0, b"x");
+    store.set_retention(levels).unwrap();
+    assert!(matches!(store.writable(), Err(StoreError::DiskFull { .. })));
 }
 
 #[test]

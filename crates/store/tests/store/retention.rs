@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use metaq_store::disk::Space;
 use metaq_store::faulty_disk::FaultyDisk;
-use metaq_store::{Clock, GetStatus, Store, StoreSettings};
+use metaq_store::{Clock, GetStatus, RetentionSettings, Store, StoreSettings};
 
 use crate::support::*;
 
@@ -29,9 +29,12 @@ struct Fixture {
 fn fixture(change: impl FnOnce(&mut StoreSettings)) -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let mut settings = StoreSettings {
-        disk_clean_percent: 75,
-        disk_force_clean_percent: 85,
-        disk_refuse_percent: 99,
+        retention: RetentionSettings {
+            disk_clean_percent: 75,
+            disk_force_clean_percent: 85,
+            disk_refuse_percent: 99,
+            ..RetentionSettings::default()
+        },
         ..small(directory.path())
     };
     change(&mut settings);
@@ -58,8 +61,22 @@ impl Fixture {
 }
 
 #[test]
+fn a_shorter_retention_counts_from_the_next_look() {
+    let fixture = fixture(|_| {});
+    let store = &fixture.store;
+    fixture.fill("t", 100);
+    fixture.clock.advance_ms(25 * HOUR_MS);
+    fixture.fill("t", 20);
+    assert_eq!(store.clean(true).unwrap(), 0);
+    let retention = RetentionSettings { file_reserved_hours: 24, ..fixture.settings.retention.clone() };
+    store.set_retention(retention).unwrap();
+    assert!(store.clean(true).unwrap() > 3);
+    assert!(store.min_offset("t", 0) > 50);
+}
+
+#[test]
 fn files_go_by_age_at_the_hour() {
-    let fixture = fixture(|settings| settings.delete_when = "04;16".to_owned());
+    let fixture = fixture(|settings| settings.retention.delete_when = "04;16".to_owned());
     let store = &fixture.store;
     fixture.fill("t", 100);
     let files = figure(store, "commit_log_files");
@@ -126,7 +143,7 @@ fn a_full_disk_never_takes_what_nobody_consumed() {
 
 #[test]
 fn unless_it_is_told_to() {
-    let fixture = fixture(|settings| settings.delete_unconsumed = true);
+    let fixture = fixture(|settings| settings.retention.delete_unconsumed = true);
     fixture.fill("t", 100);
     fixture.disk.set_space(Some(Space { total_bytes: 1_000, available_bytes: 100 }));
     assert!(fixture.store.clean(false).unwrap() > 3);
@@ -173,4 +190,38 @@ fn what_waits_for_its_time_is_kept_whatever_its_age() {
     assert_eq!(fixture.store.clean(true).unwrap(), 0, "the replica is still behind");
     fixture.store.unpin("replica");
     assert!(fixture.store.clean(true).unwrap() > 0);
+}
+
+#[test]
+fn a_start_hides_what_is_before_it_and_survives_a_load() {
+    let fixture = fixture(|_| {});
+    let store = &fixture.store;
+    fixture.fill("t", 20);
+    let all = |store: &Store| store.get("t", 0, 0, 64, 1 << 20, &metaq_store::Filter::All);
+    store.set_starts("t", HashMap::from([(0, 7)]));
+    assert_eq!((store.min_offset("t", 0), store.max_offset("t", 0)), (7, 20));
+    let got = all(store);
+    assert_eq!((got.status, got.next_offset), (GetStatus::BeforeStart, 7));
+    assert_eq!(store.get("t", 0, 7, 64, 1 << 20, &metaq_store::Filter::All).count, 13);
+    assert_eq!(store.search_offset("t", 0, 0, false), 7, "a time before it");
+    store.set_starts("t", HashMap::from([(0, 40)]));
+    assert_eq!(store.min_offset("t", 0), 20, "a start beyond the end, as on a replica that is behind");
+    fixture.fill("t", 30);
+    assert_eq!(store.min_offset("t", 0), 40);
+    store.delete_topic("t").unwrap();
+    fixture.fill("t", 5);
+    assert_eq!((store.min_offset("t", 0), store.max_offset("t", 0)), (0, 5), "the topic began again");
+}
+
+#[test]
+fn a_start_is_known_before_the_queue_is_loaded() {
+    let fixture = fixture(|_| {});
+    fixture.fill("t", 20);
+    fixture.store.close().unwrap();
+    let store = Store::open(fixture.settings.clone(), fixture.clock.clone(), fixture.disk.clone()).unwrap();
+    store.set_starts("t", HashMap::from([(0, 7)]));
+    assert_eq!(store.min_offset("t", 0), 7);
+    fixture.clock.advance_ms(73 * HOUR_MS);
+    store.clean(true).unwrap();
+    assert!(store.min_offset("t", 0) >= 7, "the later of both counts");
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use metaq_store::{Appended, Clock, Filter, GetStatus, Store, StoreSettings, SystemDisk};
+use metaq_store::{Appended, Clock, Filter, GetStatus, RetentionSettings, Store, StoreSettings, SystemDisk};
 use metaq_wire::{NewRecord, Record, body_crc};
 
 pub const KIB: u64 = 1024;
@@ -24,9 +24,12 @@ pub fn small(directory: &Path) -> StoreSettings {
         allocation_step_bytes: 4 * KIB,
         flush_interval_ms: 20,
         queue_flush_interval_ms: 20,
-        disk_clean_percent: 99,
-        disk_force_clean_percent: 100,
-        disk_refuse_percent: 100,
+        retention: RetentionSettings {
+            disk_clean_percent: 99,
+            disk_force_clean_percent: 100,
+            disk_refuse_percent: 100,
+            ..RetentionSettings::default()
+        },
         ..StoreSettings::new(directory)
     }
 }

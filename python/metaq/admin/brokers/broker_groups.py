@@ -8,10 +8,11 @@ register the name servers say where the nodes are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from metaq.admin.brokers.clients import clients_of
 from metaq.admin.brokers.group_views import NodeAnswer, combined, gone_group
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.results import Switched
@@ -37,6 +38,7 @@ DRAIN_TIMEOUT_S: Final = 30.0
 TAKE_OVER_TIMEOUT_S: Final = 60.0
 """A broker with many topics takes a while to load them."""
 _POLL_S: Final = 0.02
+_STOP_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +142,35 @@ class BrokerGroups:
         epoch = served.epoch if isinstance(served, GroupStatus) else group.epoch + 1
         return Switched(name, epoch, master.id, target, took_ms)
 
-    async def drain(self, broker: str) -> tuple[str, GroupStatus | None]:
-        """Drains a broker, given by `host:port` or `name/id`. Returns its address, and its group as it sees
-        it afterwards. Raises CommandError or Refused if it cannot be drained; then it serves on."""
+    async def drain(self, broker: str, *, wait_s: int | None = None) -> tuple[str, GroupStatus | None]:
+        """Drains a broker, given by `host:port`, `name/id`, or its name if it is alone. Returns its address,
+        and its group as it sees it afterwards. Raises CommandError or Refused if it cannot be drained; then
+        it serves on. A lone broker stops when its clients have left, or after `wait_s`."""
         address = broker if ":" in broker else await self._address_of(broker)
-        await self._calls.change(address, DrainBroker(), timeout_s=DRAIN_TIMEOUT_S)
+        await self._calls.change(address, DrainBroker(wait_s=wait_s), timeout_s=DRAIN_TIMEOUT_S)
         after = await self._ask(address)
         return address, after if isinstance(after, GroupStatus) else None
+
+    async def wait_stopped(self, address: str, tell: Callable[[int], None], timeout_s: float) -> bool:
+        """Waits until a drained broker has stopped; False after the time. Tells how many of its clients are
+        connected, whenever that changes."""
+        told: int | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        found = await clients_of(self._calls, address)
+                    except Unreachable:
+                        return True
+                    except Refused:
+                        found = None
+                    connected = told if found is None else len({each.address for each in found.clients})
+                    if connected is not None and connected != told:
+                        told = connected
+                        tell(connected)
+                    await asyncio.sleep(_STOP_POLL_S)
+        except TimeoutError:
+            return False
 
     async def status_at(self, address: str) -> GroupStatus:
         """Returns the state of a group as the broker at this address sees it.
@@ -195,6 +219,10 @@ class BrokerGroups:
             return False
 
     async def _address_of(self, broker: str) -> str:
+        if "/" not in broker:
+            nodes = (await self.group(broker)).nodes
+            if len(nodes) == 1 and nodes[0].address:
+                return nodes[0].address
         name, slash, digits = broker.rpartition("/")
         number = number_in(digits, LONG_MAX)
         if not slash or not name or number is None:

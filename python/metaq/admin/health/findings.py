@@ -15,10 +15,12 @@ from metaq.protocol.bodies import READ, WRITE
 from metaq.protocol.commands.replication import GroupStatus, NodeStatus
 from metaq.protocol.names import MASTER_ID
 
-DISK_FULL_RATIO: Final = 0.90
-"""From here on brokers refuse messages, Apache's as well."""
-DISK_HIGH_RATIO: Final = 0.75
-"""From here on brokers delete the oldest files early."""
+APACHE_REFUSE_PERCENT: Final = 90
+APACHE_CLEAN_PERCENT: Final = 75
+"""The levels of a broker that does not report its own: Apache's defaults."""
+LEVEL_PERCENT_MAX: Final = 99
+"""The highest level that an operator can set."""
+HOUR_MS: Final = 3_600_000
 CLOCK_SKEW_MS_MAX: Final = 2_000
 SLOW_ACK_MS: Final = 100
 """A replica that takes this long to acknowledge messages is worth a look."""
@@ -344,17 +346,8 @@ def _of_broker(broker: BrokerState, now_ms: int) -> Iterator[Finding]:
     if ratio is None:
         text = f"{broker.label} does not report how full its disk is."
         yield Finding("warning", "disk-unknown", broker.name, text, show, fields={"broker": broker.label})
-    elif ratio >= DISK_HIGH_RATIO:
-        is_full = ratio >= DISK_FULL_RATIO
-        effect = "it refuses messages" if is_full else "it deletes old messages early"
-        yield Finding(
-            "critical" if is_full else "warning",
-            "disk-full" if is_full else "disk-high",
-            broker.name,
-            f"The disk of {broker.label} is {ratio:.0%} full, so {effect}.",
-            "metaq topic list",
-            fields={"broker": broker.label, "used_ratio": ratio},
-        )
+    else:
+        yield from _of_disk(broker, ratio)
     if broker.report is not None:
         yield from _of_counters(broker)
     skew = broker.clock_skew_ms
@@ -366,6 +359,41 @@ def _of_broker(broker: BrokerState, now_ms: int) -> Iterator[Finding]:
         set_clock = "timedatectl set-ntp true"
         clock: FindingFields = {"broker": broker.label, "skew_ms": skew}
         yield Finding("warning", "clock-skew", broker.name, text, set_clock, fields=clock)
+
+
+def _of_disk(broker: BrokerState, ratio: float) -> Iterator[Finding]:
+    """Judges the use of the disk by the levels of the broker."""
+    report, used_percent = broker.report, round(ratio * 100)
+    refuse = (report and report.disk_refuse_percent) or APACHE_REFUSE_PERCENT
+    clean = (report and report.disk_clean_percent) or APACHE_CLEAN_PERCENT
+    if used_percent < min(clean, refuse):
+        return
+    is_full = used_percent >= refuse
+    effect = "it refuses messages" if is_full else "it deletes old messages early"
+    level = ""
+    if report is not None and report.disk_refuse_percent is not None:
+        level = f" (disk_refuse_percent={refuse})" if is_full else f" (disk_clean_percent={clean})"
+    yield Finding(
+        "critical" if is_full else "warning",
+        "disk-full" if is_full else "disk-high",
+        broker.name,
+        f"The disk of {broker.label} is {ratio:.0%} full, so {effect}{level}.",
+        _room_command(broker, used_percent, is_full=is_full),
+        fields={"broker": broker.label, "used_ratio": ratio},
+    )
+
+
+def _room_command(broker: BrokerState, used_percent: int, *, is_full: bool) -> str:
+    """Returns the command that makes room: a full disk with some space left takes messages again at once; on
+    any other one, files are deleted earlier."""
+    target = broker.name if broker.is_master else broker.address
+    report = broker.report
+    if report is None or report.disk_refuse_percent is None:
+        return f"metaq config set {target} fileReservedTime=24"
+    if is_full and used_percent + 2 <= LEVEL_PERCENT_MAX:
+        return f"metaq config set {target} disk_refuse_percent={used_percent + 2}"
+    hours = max((report.retention_ms or 0) // HOUR_MS // 2, 1)
+    return f"metaq config set {target} file_reserved_hours={hours}"
 
 
 def _of_counters(broker: BrokerState) -> Iterator[Finding]:

@@ -24,7 +24,15 @@ from metaq.admin.messages.queue_reading import QueueCursor, pull
 from metaq.admin.messages.stored_letters import StoredLetter, has_copy, send_letter
 from metaq.admin.messages.stored_messages import LIMIT, messages_of
 from metaq.admin.offsets import Offsets
-from metaq.admin.results import DeadLetter, DeadLetterCount, ResendOutcome
+from metaq.admin.positions import Position, milliseconds
+from metaq.admin.purge_results import Purge
+from metaq.admin.results import (
+    DeadLetter,
+    DeadLetterCount,
+    DeadLetterReason,
+    ResendOutcome,
+)
+from metaq.admin.topics import Topics
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError, NoRoute, NoSuchMessage, UsageError
@@ -36,6 +44,17 @@ from metaq.protocol.commands.routes import GetAllTopicListFromNameServer
 from metaq.protocol.errors import Unreachable
 
 RATE: Final = 100.0
+REASONS_MAX: Final = 1_000
+"""Reasons with a count of their own; letters with further reasons share one."""
+MORE_REASONS: Final = "other reasons"
+
+
+def general_reason(reason: str | None) -> str | None:
+    """Returns a reason with `#` in place of each number, so that letters for different orders or addresses
+    count as one kind."""
+    return None if reason is None else re.sub(r"\d+|#", "#", reason)
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -55,9 +74,19 @@ class _Pace:
 class DeadLetters:
     """Counts and lists the dead letters of groups, and gives them to their group again."""
 
-    def __init__(self, calls: Calls, offsets: Offsets) -> None:
+    def __init__(self, calls: Calls, offsets: Offsets, topics: Topics) -> None:
         self._calls = calls
         self._offsets = offsets
+        self._topics = topics
+
+    async def purge(self, group: str, to: Position = "latest", *, dry_run: bool = False) -> Purge:
+        """Takes away the dead letters of a group before a position, such as a time; all of them unless one is
+        given. It cannot be undone. With `dry_run` nothing is changed. Raises NoSuchGroup, and the errors of
+        `Topics.purge`."""
+        topic = names.dead_letter_topic(group)
+        if not await self._queues(group):
+            return Purge(topic, (), is_dry_run=dry_run)
+        return await self._topics.purge(topic, to, dry_run=dry_run)
 
     async def counts(self, groups: Iterable[str] | None = None) -> tuple[DeadLetterCount, ...]:
         """Counts the dead letters of these groups, or of every group that has some. Each group needs a few
@@ -78,6 +107,41 @@ class DeadLetters:
             async for letter, was_resent in letters:
                 if resent or not was_resent:
                     yield letter.public
+
+    async def reasons(
+        self, group: str, *, error_type: str | None = None, reason: str | None = None
+    ) -> tuple[DeadLetterReason, ...]:
+        """Counts the dead letters of a group that were not sent again yet by exception and reason, most
+        first; only those that `matching` yields. Reads all of them. Raises NoSuchGroup."""
+        found: dict[tuple[str | None, str | None], DeadLetterReason] = {}
+        async with aclosing(self.matching(group, error_type=error_type, reason=reason)) as letters:
+            async for letter in letters:
+                key = letter.error_type, general_reason(letter.reason)
+                before = found.get(key)
+                if before is None and len(found) >= REASONS_MAX:
+                    key = None, MORE_REASONS
+                    before = found.get(key)
+                stored_ms = milliseconds(letter.message.stored_time)
+                found[key] = DeadLetterReason(
+                    *key,
+                    letters=1 if before is None else before.letters + 1,
+                    oldest_ms=stored_ms if before is None else min(before.oldest_ms, stored_ms),
+                    newest_ms=stored_ms if before is None else max(before.newest_ms, stored_ms),
+                    topics=tuple(sorted({letter.origin_topic, *(before.topics if before else ())})),
+                )
+        return tuple(sorted(found.values(), key=lambda each: -each.letters))
+
+    async def matching(
+        self, group: str, *, error_type: str | None = None, reason: str | None = None
+    ) -> AsyncGenerator[DeadLetter, None]:
+        """Yields the dead letters of a group that were not sent again yet: those of one exception, and those
+        with a text in their reason, whatever numbers either has. Raises NoSuchGroup."""
+        wanted = None if reason is None else general_reason(reason)
+        async with aclosing(self.list(group)) as letters:
+            async for letter in letters:
+                has_reason = wanted is None or wanted in (general_reason(letter.reason) or "")
+                if has_reason and error_type in (None, letter.error_type):
+                    yield letter
 
     async def newest(
         self, group: str, *, resent: bool = False, limit: int = LIMIT, before: str | None = None

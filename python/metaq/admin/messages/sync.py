@@ -13,7 +13,15 @@ from metaq.admin.messages.letter_pages import DeadLetterPage
 from metaq.admin.messages.queue_reading import OnWait
 from metaq.admin.messages.stored_messages import LIMIT
 from metaq.admin.positions import Position
-from metaq.admin.results import DeadLetter, DeadLetterCount, MessageCopy, NewestMessages, ResendOutcome
+from metaq.admin.purge_results import Purge
+from metaq.admin.results import (
+    DeadLetter,
+    DeadLetterCount,
+    DeadLetterReason,
+    MessageCopy,
+    NewestMessages,
+    ResendOutcome,
+)
 from metaq.client.message import Message
 from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
@@ -167,10 +175,32 @@ class DeadLetters:
         requests."""
         return self._portal.run(self._work.counts, groups)
 
+    def purge(self, group: str, to: Position = "latest", *, dry_run: bool = False) -> Purge:
+        """Takes away the dead letters of a group before a position, such as a time; all of them unless one is
+        given. It cannot be undone. With `dry_run` nothing is changed. Raises NoSuchGroup, and the errors of
+        `Topics.purge`."""
+        return self._portal.run(self._work.purge, group, to, dry_run=dry_run)
+
     def list(self, group: str, *, resent: bool = False) -> Iterator[DeadLetter]:
         """Yields the dead letters of a group that were not sent again yet; with `resent` all of them. Raises
         NoSuchGroup."""
         return _iterate(self._portal, lambda: self._work.list(group, resent=resent))
+
+    def reasons(
+        self, group: str, *, error_type: str | None = None, reason: str | None = None
+    ) -> tuple[DeadLetterReason, ...]:
+        """Counts the dead letters of a group that were not sent again yet by exception and reason, most
+        first; only those that `matching` yields. Reads all of them. Raises NoSuchGroup."""
+        return self._portal.run(self._work.reasons, group, error_type=error_type, reason=reason)
+
+    def matching(
+        self, group: str, *, error_type: str | None = None, reason: str | None = None
+    ) -> Iterator[DeadLetter]:
+        """Yields the dead letters of a group that were not sent again yet: those of one exception, and those
+        with a text in their reason, whatever numbers either has. Raises NoSuchGroup."""
+        return _iterate(
+            self._portal, lambda: self._work.matching(group, error_type=error_type, reason=reason)
+        )
 
     def newest(
         self, group: str, *, resent: bool = False, limit: int = LIMIT, before: str | None = None

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from metaq.broker.background.stuck_queues import LOOK_INTERVAL_S, StuckQueues
+from metaq.broker.background.topic_retention import TopicRetention
 from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.node import Node
 from metaq.broker.state.broker_state import BrokerState
@@ -17,6 +18,7 @@ _log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 PROTECT_INTERVAL_S = 30.0
+TOPIC_RETENTION_INTERVAL_S = 10.0
 FUNCTIONS_REST_INTERVAL_S = 10.0
 DELAYS_PERSIST_INTERVAL_S = 0.5
 """A kill delivers again what was delivered since the last write, which takes a moment itself. Together that
@@ -35,6 +37,7 @@ class Housekeeping:
         self._state = state
         self._transactions = transactions
         self._stuck_queues = stuck_queues
+        self._retention = TopicRetention(state.topics, node.store, node.clock, state.starts)
         self._tasks: list[asyncio.Task[None]] = []
         self.looked_ms = node.clock.now_ms()
 
@@ -46,6 +49,7 @@ class Housekeeping:
         self._every(persist_interval_s, self.persist_offsets)
         self._every(min(persist_interval_s, DELAYS_PERSIST_INTERVAL_S), self._state.delays.persist)
         self._every(PROTECT_INTERVAL_S, self._state.offsets.protect)
+        self._every(TOPIC_RETENTION_INTERVAL_S, self._retention.look)
         self._every(FUNCTIONS_REST_INTERVAL_S, self._node.functions.rest)
         self._every(LOOK_INTERVAL_S, self._stuck_queues.look)
         self._every(SAMPLE_INTERVAL_S, lambda: asyncio.to_thread(self._state.sample))
@@ -85,6 +89,10 @@ class Housekeeping:
             await asyncio.sleep(0)
         for _ in locks.forget_expired():
             await asyncio.sleep(0)
+
+    async def apply_retention(self) -> None:
+        """Applies the retention of single topics at once."""
+        await self._retention.look()
 
     async def persist_offsets(self) -> None:
         await self._transactions.keep_offsets()

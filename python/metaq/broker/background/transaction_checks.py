@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from enum import Enum
 
 from metaq._core import BrokerPlane, Clock, StoreFailure, decode_records
@@ -65,14 +66,14 @@ class TransactionChecks:
 
     def __init__(
         self,
-        options: BrokerOptions,
+        options: Callable[[], BrokerOptions],
         clock: Clock,
         plane: BrokerPlane,
         clients: Clients,
         pump: Pump,
         pools: WorkPools,
     ) -> None:
-        self._options = options
+        self._read_options = options
         self._clock = clock
         self._plane = plane
         self._clients = clients
@@ -108,6 +109,11 @@ class TransactionChecks:
                 return
             self._checked_ms = now_ms
             await self._turn(now_ms)
+
+    @property
+    def _options(self) -> BrokerOptions:
+        """The options of now: some change while the broker runs."""
+        return self._read_options()
 
     def next_check_ms(self, from_ms: int) -> int:
         """When the first turn of checks begins after a time."""

@@ -106,7 +106,7 @@ class ApacheControl:
                 await self._take_over(force=force)
             await self._serve()
 
-    async def drain(self) -> None:
+    async def drain(self, wait_s: float | None = None) -> None:
         raise SwitchRefused(
             "this broker copies an Apache master and serves nobody, so there is nothing to hand over",
             hint="stop it with SIGTERM instead",

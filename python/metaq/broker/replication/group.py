@@ -351,7 +351,7 @@ class Group:
             )
         await conductor.switch(target)
 
-    async def drain(self) -> None:
+    async def drain(self, wait_s: float | None = None) -> None:
         """Hands a mastership over, leaves the set, relays requests for a while, and then lets the process
         stop. Returns when clients are relayed. Raises SwitchRefused."""
         conductor = self._conductor

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from metaq._core import BrokerPlane, Clock, Listener, Store
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.runtime_info import Sources, runtime_info
 from metaq.broker.state.groups import Groups
-from metaq.broker.state.runtime_switches import WIRE_NAMES, Switches
+from metaq.broker.state.run_time_options import APACHE_NAMES, NOW, RunTimeOptions
 from metaq.broker.state.stats import Statistics
 from metaq.broker.state.topics import Topics
+from metaq.config.option import written
+from metaq.config.options import OPTIONS
 from metaq.protocol import names
-from metaq.protocol.bodies import INHERIT, READ, WRITE, DataVersion, KVTable
+from metaq.protocol.bodies import WRITE, DataVersion, KVTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.commands.admin import (
-    CHANGEABLE_SETTINGS,
     CleanExpiredConsumeQueue,
     ConfigVersion,
     DeleteExpiredCommitLog,
@@ -27,18 +29,15 @@ from metaq.protocol.commands.admin import (
     TriggerDeleteFiles,
     UpdateBrokerConfig,
 )
+from metaq.protocol.commands.options import ChangeOptions, GetOptions, OptionChanges, OptionStates
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.handling.peer_log import peer_log
-from metaq.protocol.handling.process_options import NAMES as PROCESS_OPTIONS
-from metaq.protocol.handling.process_options import ProcessOptions
 from metaq.work_pools import WorkPools
 
 _log = logging.getLogger(__name__)
 
 CONFIG_BYTES_MAX = 64 * 1024
-AUTO_CREATE_TOPIC = "autoCreateTopicEnable"
-"""Also adds or removes the template topic."""
 
 
 @dataclass(slots=True)
@@ -54,8 +53,7 @@ class AdminParts:
     topics: Topics
     groups: Groups
     statistics: Statistics
-    switches: Switches
-    process: ProcessOptions
+    run_time: RunTimeOptions
     address: str
     started_ms: int
     pools: WorkPools
@@ -64,7 +62,7 @@ class AdminParts:
 
 
 class Admin:
-    """Configuration and figures of the running broker. Changes last until the next start."""
+    """Configuration and figures of the running broker."""
 
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
@@ -75,19 +73,16 @@ class Admin:
 
     def config(self) -> dict[str, str]:
         """The settings under Apache's names, so that its tools show them."""
-        options, topics, groups = self._parts.options, self._parts.topics, self._parts.groups
+        options = self._parts.options
         broker, server, store = options.broker, options.server, options.store
         values: dict[str, str | int | bool] = {
             "brokerName": broker.name,
             "brokerClusterName": broker.cluster,
             "brokerId": self._parts.broker_id,
-            "brokerPermission": self.permission,
             "brokerIP1": self._parts.address.rpartition(":")[0],
             "listenPort": self._parts.listener.port,
             "namesrvAddr": ";".join(options.nameservers),
             "regionId": broker.region,
-            AUTO_CREATE_TOPIC: topics.auto_create,
-            "autoCreateSubscriptionGroup": groups.auto_create,
             "defaultTopicQueueNums": options.default_topic_queues,
             "longPollingEnable": broker.long_polling,
             "shortPollingTimeMills": broker.short_polling_ms,
@@ -98,13 +93,13 @@ class Admin:
             "brokerRole": "ASYNC_MASTER",
             "mappedFileSizeCommitLog": store.commit_log_file_bytes,
             "maxMessageSize": store.message_size_bytes_max,
-            "fileReservedTime": store.file_reserved_hours,
-            "deleteWhen": store.delete_when,
-            "diskMaxUsedSpaceRatio": store.disk_clean_percent,
             "serverChannelMaxIdleTimeSeconds": server.idle_timeout_ms // 1000,
             "enablePropertyFilter": options.enable_property_filter,
-            **{key: getattr(self._parts.switches, name) for key, name in WIRE_NAMES.items()},
-            **self._parts.process.values(),
+            **{
+                APACHE_NAMES.get(name, name): written(self._parts.run_time.value(name))
+                for name, option in OPTIONS.items()
+                if option.at_run_time
+            },
         }
         return {
             key: str(value).lower() if isinstance(value, bool) else str(value)
@@ -119,56 +114,70 @@ class Admin:
 
     @handles(UpdateBrokerConfig)
     async def update_broker_config(self, command: UpdateBrokerConfig, request: Request) -> None:
-        wanted = parse_properties(request.body)
-        changes = [(key, value, self._change_of(key, value)) for key, value in wanted.items()]
-        permission = self.permission
-        for key, value, apply in changes:
-            peer_log.write(
-                _log,
-                logging.WARNING,
-                request.remote,
-                "configuration %s=%s set by %s until the next start",
-                key,
-                value,
-                request.remote,
-            )
-            apply()
-        if changes:
-            self._config_version = self._config_version.next(self._parts.clock.now_ms())
-        touched = [names.TEMPLATE_TOPIC] if AUTO_CREATE_TOPIC in wanted else []
+        await self._change(OptionChanges(parse_properties(request.body)), request)
+
+    @handles(GetOptions)
+    def get_options(self, command: GetOptions, request: Request) -> Response:
+        return Response(body=OptionStates(tuple(self._parts.run_time.states())).encode())
+
+    @handles(ChangeOptions)
+    async def change_options(self, command: ChangeOptions, request: Request) -> Response:
+        changed = await self._change(OptionChanges.decode(request.body), request)
+        states = tuple(self._parts.run_time.state(name) for name in changed)
+        return Response(body=OptionStates(states).encode())
+
+    async def _change(self, wanted: OptionChanges, request: Request) -> list[str]:
+        """Checks everything before it changes anything. Returns the names of the options."""
+        run_time = self._parts.run_time
+        async with run_time.one_at_a_time:
+            changes = run_time.check(wanted.values, wanted.forget, persist=wanted.persist)
+            before = {name: written(run_time.value(name)) for name in changes.values}
+            await run_time.keep(changes)
+            for name, value in changes.values.items():
+                how_long = "for later starts too" if name in changes.kept else NOW.partition(", ")[2]
+                peer_log.write(
+                    _log,
+                    logging.WARNING,
+                    request.remote,
+                    "configuration %s=%s (was %s) set by %s %s",
+                    name,
+                    written(value),
+                    before[name],
+                    request.remote,
+                    how_long,
+                )
+            await run_time.apply(changes)
+            await self._apply(changes.of_master)
+            if changes.values:
+                self._config_version = self._config_version.next(self._parts.clock.now_ms())
+        return list(changes.values)
+
+    async def stop_writes(self) -> None:
+        """Refuses messages until the next start, and tells the name servers."""
+        run_time = self._parts.run_time
+        async with run_time.one_at_a_time:
+            changes = run_time.check({"permission": str(self.permission & ~WRITE)})
+            await run_time.apply(changes)
+            await self._apply(changes.of_master)
+
+    async def _apply(self, values: Mapping[str, Any]) -> None:
+        """Passes changed options on to the parts of this role."""
+        topics = self._parts.topics
+        permission, touched = self.permission, []
+        if (enabled := values.get("auto_create_topic")) is not None:
+            # Also adds or removes the template topic.
+            topics.set_auto_create(enabled)
+            touched = [names.TEMPLATE_TOPIC]
+        if (enabled := values.get("auto_create_group")) is not None:
+            self._parts.groups.auto_create = enabled
+        if (wanted := values.get("permission")) is not None:
+            self.permission = wanted
+            self._parts.plane.set_permission(wanted)
         if self.permission != permission:
             # Name servers show it with all topics, none of which has changed.
-            self._parts.topics.version_changed()
+            topics.version_changed()
         if touched or self.permission != permission:
-            await self._parts.topics.publish(touched)
-
-    def _change_of(self, key: str, value: str) -> Callable[[], None]:
-        """The change of one setting, checked before anything is applied: the change itself refuses nothing.
-        No such setting is a path or a command."""
-        if key == "brokerPermission":
-            permission = _whole_number(key, value, READ | WRITE | INHERIT)
-            return lambda: self._set_permission(permission)
-        if key == AUTO_CREATE_TOPIC:
-            enabled = _yes_or_no(key, value)
-            return lambda: self._parts.topics.set_auto_create(enabled)
-        if key == "autoCreateSubscriptionGroup":
-            enabled = _yes_or_no(key, value)
-            return lambda: setattr(self._parts.groups, "auto_create", enabled)
-        if key in WIRE_NAMES:
-            enabled = _yes_or_no(key, value)
-            return lambda: setattr(self._parts.switches, WIRE_NAMES[key], enabled)
-        if key in PROCESS_OPTIONS:
-            return self._parts.process.change_of(key, value)
-        changeable = ", ".join(CHANGEABLE_SETTINGS)
-        raise Refused(
-            ResponseCode.NO_PERMISSION,
-            f"setting {key[:64]!a} cannot be changed while the broker runs ({changeable} can): "
-            "change its configuration and restart it",
-        )
-
-    def _set_permission(self, permission: int) -> None:
-        self.permission = permission
-        self._parts.plane.set_permission(permission)
+            await topics.publish(touched)
 
     # Figures
 
@@ -198,11 +207,6 @@ class Admin:
         )
 
 
-def concerns_process(wanted: Collection[str]) -> bool:
-    """Returns whether nothing but options of the process is to be changed."""
-    return all(key in PROCESS_OPTIONS for key in wanted)
-
-
 def parse_properties(body: bytes) -> dict[str, str]:
     """Reads `key=value` lines. Raises Refused for anything else."""
     if len(body) > CONFIG_BYTES_MAX:
@@ -220,18 +224,3 @@ def parse_properties(body: bytes) -> dict[str, str]:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"{text[:64]!a} is not of the form key=value")
         values[key.strip()] = value.strip()
     return values
-
-
-def _whole_number(key: str, value: str, limit: int) -> int:
-    # The length comes first: Python refuses to read a number of thousands of digits.
-    if len(value) > len(str(limit)) or not value.isdecimal() or int(value) > limit:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER, f"{key} takes a number from 0 to {limit}, not {value[:32]!a}"
-        )
-    return int(value)
-
-
-def _yes_or_no(key: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"{key} takes true or false, not {value[:32]!a}")
-    return value.lower() == "true"

@@ -158,10 +158,12 @@ class Consumption:
             stored_ms = 0
             if committed_offset > 0:
                 stored_ms = self._parts.store.store_time_ms(name, queue_id, committed_offset - 1)
+            # Messages that were deleted or purged are not read any more.
+            place = max(committed_offset, self._parts.store.min_offset(name, queue_id))
             stats.offset_table[self._queue(name, queue_id)] = OffsetWrapper(
                 broker_offset=self._parts.store.max_offset(name, queue_id),
-                consumer_offset=committed_offset,
-                pull_offset=committed_offset,
+                consumer_offset=place,
+                pull_offset=place,
                 last_timestamp=max(stored_ms, 0),
             )
         stats.consume_tps += self._parts.statistics.per_second(GROUP_GET, f"{name}@{group}")

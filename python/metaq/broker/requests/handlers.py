@@ -11,6 +11,7 @@ from metaq.broker.requests.delayed_messages import DelayedMessages
 from metaq.broker.requests.figures import Figures
 from metaq.broker.requests.heartbeats import Heartbeats
 from metaq.broker.requests.messages import Messages
+from metaq.broker.requests.purge import PurgeRequests
 from metaq.broker.requests.recall import Recalls
 from metaq.broker.requests.relays import Relays
 from metaq.broker.requests.replication import ReplicationRequests
@@ -38,7 +39,7 @@ def master_handlers(node: Node, plane: BrokerPlane, state: BrokerState, admin: A
         admin,
         Unsupported(),
         ReplicationRequests(
-            node.group or StandAlone(node.options.broker.name, node.address),
+            node.group or node.lone_drain or StandAlone(node.options.broker.name, node.address),
             node.store,
             node.clock,
             node.pools,
@@ -66,6 +67,7 @@ def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admi
         Recalls(node.options, node.clock, plane, topics, lambda: admin.permission, node.journal, node.pools),
         DelayedMessages(node.options, node.clock, plane, lambda: admin.permission, node.pools),
         TopicRequests(topics, groups, store, plane, node.options.broker.name, node.address, node.pools),
+        PurgeRequests(topics, state.starts),
     )
 
 

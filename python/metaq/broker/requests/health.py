@@ -107,6 +107,8 @@ class HealthRequests:
             checks=tuple(self._checks()),
             metrics=node.metrics_address,
             retention_ms=int(node.options.store.file_reserved_hours) * _HOUR_MS,
+            disk_clean_percent=node.options.store.disk_clean_percent,
+            disk_refuse_percent=node.options.store.disk_refuse_percent,
             permission=self._parts.permission(),
             damaged_records=node.store.figures().damaged_records,
             scrub=node.scrubber.report(),

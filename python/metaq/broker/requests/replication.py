@@ -47,7 +47,7 @@ class ReplicationRequests:
 
     @handles(DrainBroker)
     def drain_broker(self, command: DrainBroker, request: Request) -> Response:
-        return self._obey(request, "drain", self._control.drain())
+        return self._obey(request, "drain", self._control.drain(command.wait_s))
 
     def _obey(self, request: Request, order: str, work: Coroutine[None, None, None]) -> Response:
         """Carries an order out beside the handlers. They end with the role, and the order may end that."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from metaq.broker.state.limits import RATES, rate_fault
-from metaq.protocol.attributes import CONSUME_BYTES, CONSUME_MESSAGES, SEND_BYTES, SEND_MESSAGES
+from metaq.protocol.attributes import (
+    CONSUME_BYTES,
+    CONSUME_MESSAGES,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SEND_BYTES,
+    SEND_MESSAGES,
+)
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 
@@ -20,7 +27,7 @@ _CHOICES = {
     "message.type": _MESSAGE_TYPES,
 }
 _FIXED_ONCE_CREATED = frozenset({"queue.type", "cleanup.policy"})
-TOPIC_KEYS = frozenset({*_CHOICES, "reserve.time", SEND_MESSAGES, SEND_BYTES})
+TOPIC_KEYS = frozenset({*_CHOICES, "reserve.time", RETENTION_MS, RETENTION_BYTES, SEND_MESSAGES, SEND_BYTES})
 GROUP_KEYS = frozenset({CONSUME_MESSAGES, CONSUME_BYTES})
 
 

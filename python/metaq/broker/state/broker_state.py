@@ -16,6 +16,7 @@ from metaq.broker.state.groups import Groups
 from metaq.broker.state.locks import QueueLocks
 from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.policy import PolicyFeed, checked, compile_group, compile_topic
+from metaq.broker.state.queue_starts import QueueStarts
 from metaq.broker.state.stats import Statistics
 from metaq.broker.state.topics import Topics
 from metaq.broker.state.versions import VERSIONS
@@ -39,6 +40,7 @@ class BrokerState:
         self.topics = Topics(
             options, clock, journal, self._topics_changed, lambda config: checked(compile_topic(config))
         )
+        self.starts = QueueStarts(self.topics, store, node.wait_replicated)
         self.groups = Groups(
             *(options, clock, journal, self._groups_changed, self._convert_group, node.pools),
             replicated=node.wait_replicated,
@@ -78,7 +80,7 @@ class BrokerState:
             self.groups,
             node.pools,
             watch=self.statistics.count_committed,
-            protect_from_percent=options.store.disk_clean_percent,
+            protect_from_percent=lambda: node.options.store.disk_clean_percent,
         )
         self.delays = DelayProgress(plane, clock, journal, node.pools)
 
@@ -88,6 +90,7 @@ class BrokerState:
     def load(self) -> None:
         """Reads the journal into this state and a plane that has not started. Raises MetadataDamaged."""
         self.topics.load()
+        self.starts.load()
         self.groups.load()
         self.offsets.load()
         self.delays.load()
@@ -117,6 +120,9 @@ class BrokerState:
     def _follow(self, entry: Entry) -> None:
         if entry.table == topics.TABLE:
             self.topics.follow(entry.key, entry.value)
+        elif entry.table == topics.STARTS:
+            self.topics.follow_starts(entry.key, entry.value)
+            self.starts.follow(entry.key)
         elif entry.table in (groups.TABLE, groups.FORBIDDEN):
             self.groups.follow(entry.table, entry.key, entry.value)
         elif entry.table == offsets.OFFSETS:
@@ -129,6 +135,7 @@ class BrokerState:
     async def publish(self) -> None:
         """Gives the plane its policy, writes what the load changed and tells the store what to keep."""
         await self._node.journal.drop_left_out()
+        await asyncio.to_thread(self.starts.clamp)
         self.policy.send_all()
         await self.topics.publish(())
         await self.groups.publish(())

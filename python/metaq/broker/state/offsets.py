@@ -63,7 +63,7 @@ class Offsets:
         pools: WorkPools | None = None,
         *,
         watch: Callable[[OffsetTable], None] | None = None,
-        protect_from_percent: int = 0,
+        protect_from_percent: Callable[[], int] = lambda: 0,
     ) -> None:
         """`watch` gets every change of committed offsets, in the thread that looks for changes. Below
         `protect_from_percent` of disk use, retention does not ask what is consumed."""
@@ -212,7 +212,7 @@ class Offsets:
         await asyncio.to_thread(self._protect)
 
     def _protect(self) -> None:
-        if self._store.figures().disk_used_percent >= self._protect_from_percent:
+        if self._store.figures().disk_used_percent >= self._protect_from_percent():
             self._store.protect(self._lowest_offsets())
 
     def _lowest_offsets(self) -> dict[tuple[str, int], int]:

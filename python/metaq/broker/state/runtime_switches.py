@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Switches:
-    """Known on the wire under Apache's names. Changes last until the next start."""
+    """Known on the wire under Apache's names. `RunTimeOptions` changes them."""
 
     server_side_reset: bool = True
     """On: the broker applies a reset itself. The answer to the next pull sends consumers to the new offset,
@@ -15,9 +15,3 @@ class Switches:
     brokers before 5.0 do."""
     store_replies: bool = True
     """Whether the reply to a request is stored as well as pushed to its requester."""
-
-
-WIRE_NAMES = {
-    "useServerSideResetOffset": "server_side_reset",
-    "storeReplyMessageEnable": "store_replies",
-}

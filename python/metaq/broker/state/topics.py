@@ -17,9 +17,12 @@ from metaq.protocol import names
 from metaq.protocol.bodies import INHERIT, READ, WRITE, DataVersion, TopicConfig, TopicConfigTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.protocol.ranges import Count
 
 TABLE = "topics"
 """In the journal: name → TopicConfig."""
+STARTS = "starts"
+"""In the journal: name → the queue offset at which each queue starts for readers, see `QueueStarts`."""
 QUEUES_MAX = 10_000
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
@@ -57,6 +60,7 @@ class Topics:
         self._table: dict[str, TopicConfig] = {}
         self._unserved: set[str] = set()
         """New topics that are not on disk yet. The data plane does not know them."""
+        self.starts: dict[str, dict[int, int]] = {}
         self._system: frozenset[str] = frozenset()
         self._journal = journal
         self._unwritten = Unwritten(journal, self._value_of)
@@ -67,6 +71,7 @@ class Topics:
         """Reads the journal and adds missing system topics. Raises MetadataDamaged."""
         self.data_version = stored_version(self._journal, TABLE) or self.data_version
         self._table = self._journal.decoded(TABLE, self._decode)
+        self.starts = self._journal.decoded(STARTS, decode_starts)
         system = {config.topic_name: config for config in system_topics(self._options)}
         self._system = frozenset(system) | names.RESERVED
         for name, config in system.items():
@@ -86,6 +91,23 @@ class Topics:
         else:
             self._table[name] = self._decode(value)
 
+    def follow_starts(self, name: str, value: bytes | None) -> None:
+        """The same for the starts of a topic. Raises ValidationError."""
+        if value is None:
+            self.starts.pop(name, None)
+        else:
+            self.starts[name] = decode_starts(value)
+
+    def put_starts(self, name: str, starts: dict[int, int]) -> None:
+        """Replaces the starts of a topic. Publish it afterwards."""
+        self.starts[name] = starts
+        self._unwritten.touch(STARTS, name)
+
+    def _forget_starts(self, name: str) -> None:
+        """A topic that is deleted, or made anew under an old name, begins at queue offset 0."""
+        if self.starts.pop(name, None) is not None:
+            self._unwritten.touch(STARTS, name)
+
     def _decode(self, value: bytes) -> TopicConfig:
         config = TopicConfig.decode(value)
         self._convert(config)
@@ -98,6 +120,9 @@ class Topics:
     def _value_of(self, table: str, key: str) -> bytes | None:
         if table == VERSIONS:
             return self.data_version.encode()
+        if table == STARTS:
+            starts = self.starts.get(key)
+            return None if starts is None else msgspec.json.encode(starts)
         config = self._table.get(key)
         return None if config is None else config.encode()
 
@@ -144,6 +169,7 @@ class Topics:
     def _keep(self, config: TopicConfig) -> TopicConfig:
         if config.topic_name not in self._table:
             self._unserved.add(config.topic_name)
+            self._forget_starts(config.topic_name)
         self._table[config.topic_name] = config
         self._advance(config.topic_name)
         return config
@@ -166,8 +192,13 @@ class Topics:
         if self._table.pop(name, None) is None:
             return False
         self._unserved.discard(name)
+        self._forget_starts(name)
         self._advance(name)
         return True
+
+    async def keep(self) -> None:
+        """Writes changes that neither the data plane nor name servers need to know. Raises NotWritten."""
+        await self._unwritten.keep()
 
     async def publish(self, touched: Collection[str]) -> None:
         """Writes the change and passes it on. Raises NotWritten if it cannot be written; the next call tries
@@ -304,6 +335,11 @@ class Topics:
         self._unwritten.touch(VERSIONS, TABLE)
         if changed is not None:
             self._unwritten.touch(TABLE, changed)
+
+
+def decode_starts(value: bytes) -> dict[int, int]:
+    """Raises ValidationError or DecodeError."""
+    return msgspec.json.decode(value, type=dict[Count, Count], strict=False)
 
 
 def missing_topic(name: str) -> str:

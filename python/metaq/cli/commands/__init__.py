@@ -3,7 +3,7 @@
 A command reads its arguments with `metaq.cli.reading`, calls `metaq.admin` (or the client, the servers or a
 pipeline), and prints with `metaq.cli.printing`. Longer work is in `metaq.cli.work`.
 
-broker_settings.py  `config get` and `config set`, which both `cluster.py` and `config.py` offer
+broker_settings.py  `config get`, `set` and `unset`, which both `cluster.py` and `config.py` offer
 take_over.py        `broker take-over`, which ends a move from an Apache master
 trace.py            `message trace`
 

@@ -1,4 +1,4 @@
-"""metaq cluster config get and set, which are also metaq config get and set: settings of running brokers."""
+"""metaq config get, set and unset, which are also metaq cluster config …: settings of running brokers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def get_settings(
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """Show the settings that brokers run with, and which of them can be changed.
+    """Show the options that brokers run with, where each value comes from, and which of them can be changed.
 
-    The names are RocketMQ's. Without a broker, all masters are asked.
+    You may write RocketMQ's names, too, and an Apache broker has no others. Without a broker, all masters are
+    asked.
     """
     from metaq.cli.printing.output import Column, print_rows
     from metaq.cli.reading.connection import connect
@@ -35,56 +36,142 @@ def get_settings(
     rows: list[dict[str, Any]] = []
     with connect(namesrv) as admin:
         brokers, keys = _brokers_and_keys(admin, list(words or ()))
-        for broker, changeable in brokers.items():
-            values = admin.brokers.configuration(broker).values
-            _check_known(broker, keys, values)
-            rows += (
-                {
-                    "broker": broker,
-                    "key": key,
-                    "value": values[key],
-                    "changeable": None if changeable is None else key in changeable,
-                }
-                for key in keys or sorted(values)
-            )
-    columns = [Column("key", "setting"), Column("value"), Column("changeable", "can be changed")]
+        for broker in brokers:
+            settings = _settings(admin, broker)
+            _check_known(broker, keys, settings)
+            wanted = keys or sorted(key for key, row in settings.items() if not row.pop("is_second_name"))
+            rows += ({"broker": broker, "key": key, **settings[key]} for key in wanted)
+    for row in rows:
+        row.pop("is_second_name", None)
+    columns = [
+        Column("key", "setting"),
+        Column("value"),
+        Column("origin", "from"),
+        Column("changeable", "can be changed"),
+    ]
     if len(brokers) > 1:
         columns.insert(0, Column("broker"))
     print_rows(output, rows, columns, empty="The broker reports no settings.")
 
 
+def _settings(admin: Admin, broker: str) -> dict[str, dict[str, Any]]:
+    """Returns all settings of a broker under each of their names."""
+    values = admin.brokers.configuration(broker).values
+    options = admin.brokers.options(broker)
+    # An Apache broker says neither where its values come from nor what can be changed.
+    unknown = None if options is None else False
+    rows: dict[str, dict[str, Any]] = {
+        key: {
+            "value": value,
+            "source": None,
+            "origin": None,
+            "next_start": None,
+            "changeable": unknown,
+            "is_second_name": False,
+        }
+        for key, value in values.items()
+    }
+    for option in options or ():
+        row = {
+            "value": option.value,
+            "source": option.source,
+            "origin": option.origin,
+            "next_start": option.next_start,
+            "changeable": option.at_run_time,
+        }
+        rows[option.name] = {**row, "is_second_name": False}
+        if option.apache_name is not None:
+            shown = values.get(option.apache_name, option.value)
+            rows[option.apache_name] = {**row, "value": shown, "is_second_name": True}
+    return rows
+
+
 def set_settings(
     broker: Annotated[
-        str, typer.Argument(help="Name or address of the broker.", metavar="BROKER", show_default=False)
+        str,
+        typer.Argument(
+            help="Name or address of the broker, or address of a name server.",
+            metavar="BROKER",
+            show_default=False,
+        ),
     ],
     assignments: Annotated[
         list[str], typer.Argument(help="Settings and values.", metavar="KEY=VALUE…", show_default=False)
     ],
+    persist: Annotated[
+        bool, typer.Option("--persist", help="Keep the values for later starts of the broker, too.")
+    ] = False,
     namesrv: NameServers = None,
     output: Output = Format.table,
 ) -> None:
-    """Change settings of a running broker.
+    """Change settings of a running broker: all of them, or none.
 
-    A MetaQ broker forgets the change when it stops; put it into its configuration file as well. An Apache
-    broker writes the change into its file.
+    A MetaQ broker forgets a change when it stops. With --persist, the value counts for later starts, too:
+    it wins over the configuration file, but not over flags, --set and environment variables. An Apache
+    broker writes the change into its file. Each node of a group has its own values: name replicas by their
+    address.
     """
     from metaq.cli.printing.output import Column, note, print_rows
     from metaq.cli.reading.connection import connect
+    from metaq.errors import ConfigError
 
     wanted = _assignments(assignments)
     with connect(namesrv) as admin:
-        is_metaq = _changeable(admin, broker) is not None
-        before = admin.brokers.configuration(broker).values
+        before = _settings(admin, broker)
+        is_metaq = admin.brokers.changeable_settings(broker) is not None
+        is_nameserver = admin.brokers.is_nameserver(broker)
+        if persist and not is_metaq:
+            hint = "put it into its configuration" if is_nameserver else "an Apache broker keeps every change"
+            raise ConfigError(f"{broker} does not know --persist", hint=hint)
         _check_known(broker, list(wanted), before)
-        after = admin.brokers.configure(broker, wanted).values
-    rows = [{"broker": broker, "key": key, "old": before.get(key), "new": after.get(key)} for key in wanted]
+        admin.brokers.configure(broker, wanted, persist=persist)
+        after = _settings(admin, broker)
+    rows = [
+        {"broker": broker, "key": key, "old": before[key]["value"], "new": after[key]["value"]}
+        for key in wanted
+    ]
     columns = [Column("key", "setting"), Column("old"), Column("new")]
     print_rows(output, rows, columns, empty="")
-    note(
-        f"{broker} forgets this when it stops; change its configuration file as well"
-        if is_metaq
-        else f"{broker} is an Apache broker: it has written this into its configuration file"
-    )
+    if not is_metaq and is_nameserver:
+        note(f"{broker} is a name server: it forgets this when it stops")
+    elif not is_metaq:
+        note(f"{broker} is an Apache broker: it has written this into its configuration file")
+    elif not persist:
+        note(f"{broker} forgets this when it stops; --persist keeps it")
+
+
+def unset_settings(
+    broker: Annotated[
+        str, typer.Argument(help="Name or address of the broker.", metavar="BROKER", show_default=False)
+    ],
+    keys: Annotated[list[str], typer.Argument(help="Settings.", metavar="KEY…", show_default=False)],
+    namesrv: NameServers = None,
+    output: Output = Format.table,
+) -> None:
+    """Forget values that `config set` gave a running broker, kept ones too.
+
+    The settings then have the values that the broker's flags, variables, file and defaults give them.
+    """
+    from metaq.cli.printing.output import Column, print_rows
+    from metaq.cli.reading.connection import connect
+
+    with connect(namesrv) as admin:
+        before = _settings(admin, broker)
+        _check_known(broker, keys, before)
+        admin.brokers.unset(broker, keys)
+        after = _settings(admin, broker)
+    rows = [
+        {
+            "broker": broker,
+            "key": key,
+            "old": before[key]["value"],
+            "new": after[key]["value"],
+            "origin": after[key]["origin"],
+        }
+        for key in keys
+    ]
+    columns = [Column("key", "setting"), Column("old"), Column("new"), Column("origin", "from")]
+    print_rows(output, rows, columns, empty="")
 
 
 def _assignments(words: list[str]) -> dict[str, str]:
@@ -99,18 +186,13 @@ def _assignments(words: list[str]) -> dict[str, str]:
     return wanted
 
 
-def _brokers_and_keys(admin: Admin, words: list[str]) -> tuple[dict[str, frozenset[str] | None], list[str]]:
-    """The brokers to ask, each with the settings that can be changed, and the wanted settings. The first
-    word is a broker if it is the address or the name of one."""
+def _brokers_and_keys(admin: Admin, words: list[str]) -> tuple[list[str], list[str]]:
+    """The brokers to ask, and the wanted settings. The first word is a broker if it is the address or the
+    name of one."""
     masters = [broker.name for broker in admin.brokers.cluster().brokers if broker.is_master]
     if words and (":" in words[0] or words[0] in masters):
-        return {words[0]: _changeable(admin, words[0])}, words[1:]
-    return {name: _changeable(admin, name) for name in masters}, words
-
-
-def _changeable(admin: Admin, broker: str) -> frozenset[str] | None:
-    """The settings that can be changed while the broker runs; None if it is not MetaQ's and does not say."""
-    return admin.brokers.changeable_settings(broker)
+        return [words[0]], words[1:]
+    return masters, words
 
 
 def _check_known(broker: str, keys: list[str], values: Any) -> None:

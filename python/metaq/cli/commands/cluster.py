@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from metaq.cli.command_table import group_of_commands
-from metaq.cli.commands.broker_settings import get_settings, set_settings
+from metaq.cli.commands.broker_settings import get_settings, set_settings, unset_settings
 from metaq.cli.invocation import Format
 from metaq.cli.reading.flags import ClusterName, NameServers, Output, RegisterAddress
 
@@ -19,9 +19,12 @@ app = group_of_commands("Show the state of a cluster, and choose masters.")
 settings = group_of_commands("Show and change the settings of running brokers.")
 settings.command("get")(get_settings)
 settings.command("set")(set_settings)
+settings.command("unset")(unset_settings)
 app.add_typer(settings, name="config")
 
 WAIT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+"""How long a drained broker may take to write everything and stop."""
 
 Name = Annotated[str, typer.Argument(help="Name of the broker group.", metavar="NAME", show_default=False)]
 
@@ -175,11 +178,14 @@ def drain(
     broker: Annotated[
         str,
         typer.Argument(
-            help="The broker: its address, or its name and its id, such as broker-a/1.",
-            metavar="ADDRESS|NAME/ID",
+            help="The broker: its address, name and id such as broker-a/1, or the name of a lone one.",
+            metavar="ADDRESS|NAME/ID|NAME",
             show_default=False,
         ),
     ],
+    wait: Annotated[
+        int, typer.Option(help="Seconds that a lone broker waits for its clients.", min=0, max=604_800)
+    ] = 35,
     register: RegisterAddress = None,
     namesrv: NameServers = None,
     cluster: ClusterName = None,
@@ -187,25 +193,40 @@ def drain(
 ) -> None:
     """Take a broker out of service without an error at any client.
 
-    It hands its mastership over if it is master, leaves the in-sync set, relays the requests of clients that
-    still come to it, and stops when all of them know the new master.
+    A node of a group hands its mastership over if it is master, leaves the in-sync set, relays the requests
+    of clients that still come to it, and stops when all of them know the new master. A lone broker refuses
+    messages, so that producers go to other brokers, lets consumers read on, and stops when all clients have
+    left or the time is over.
     """
     import asyncio
 
-    from metaq.cli.printing.output import print_one
+    from metaq.cli.printing.output import note, print_one
     from metaq.cli.reading.connection import broker_groups
+    from metaq.counts import counted
 
-    async def ask() -> tuple[str, GroupStatus | None]:
+    def tell(clients: int) -> None:
+        note(f"{counted(clients, 'client')} still connected")
+
+    async def ask() -> tuple[str, GroupStatus | None, bool]:
         async with broker_groups(register, namesrv, cluster) as groups:
-            return await groups.drain(broker)
+            address, group = await groups.drain(broker, wait_s=wait)
+            is_alone = group is None or len(group.nodes) == 1
+            if is_alone:
+                note(f"{address} takes no messages any more and waits for its clients, at most {wait} s")
+            stopped = is_alone and await groups.wait_stopped(address, tell, wait + STOP_TIMEOUT_S)
+            return address, None if is_alone else group, stopped
 
-    address, group = asyncio.run(ask())
+    address, group, stopped = asyncio.run(ask())
     master = None if group is None else group.master
-    text = (
-        f"{address} is drained" + (f"; node {master} is master of {group.name}" if group else ""),
-        "It relays clients with old routes and stops when they have new ones, after about 35 s.",
-    )
-    print_one(output, {"broker": address, "master": master}, text)
+    if group is None:
+        end = "is drained and has stopped" if stopped else "is drained, but has not stopped yet"
+        text: tuple[str, ...] = (f"{address} {end}",)
+    else:
+        text = (
+            f"{address} is drained" + (f"; node {master} is master of {group.name}" if group else ""),
+            "It relays clients with old routes and stops when they have new ones, after about 35 s.",
+        )
+    print_one(output, {"broker": address, "master": master, "stopped": stopped}, text)
 
 
 def _print_switched(done: Switched, output: Format) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from metaq.cli.command_table import group_of_commands
-from metaq.cli.commands.broker_settings import get_settings, set_settings
+from metaq.cli.commands.broker_settings import get_settings, set_settings, unset_settings
 from metaq.cli.invocation import Format
 from metaq.cli.reading.flags import Output
 from metaq.cli.reading.option_flags import Assignments, ConfigFile, flag
@@ -15,6 +15,7 @@ from metaq.cli.reading.option_flags import Assignments, ConfigFile, flag
 app = group_of_commands("Show the configuration, or hand a store back to RocketMQ.")
 app.command("get")(get_settings)
 app.command("set")(set_settings)
+app.command("unset")(unset_settings)
 
 
 @app.command()
@@ -22,8 +23,9 @@ def show(config: ConfigFile = None, assignments: Assignments = None, output: Out
     """Print every option, its value, and where the value was set."""
     from metaq.cli.printing.output import Column, print_one, print_rows
     from metaq.config import load
+    from metaq.config.kept import with_kept
 
-    loaded = load(assignments=assignments or (), file=config)
+    loaded = with_kept(load(assignments=assignments or (), file=config))
     for note in loaded.notes:
         typer.echo(f"metaq: {note}", err=True)
     known = {
@@ -68,10 +70,6 @@ def export(
 
 
 def _text(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ";".join(str(part) for part in value) or "–"
-    return str(value)
+    from metaq.config.option import written
+
+    return written(value) or "–"

@@ -10,7 +10,7 @@ from metaq.cli.command_table import group_of_commands
 from metaq.cli.exits import FAILED, INTERRUPTED
 from metaq.cli.invocation import Format
 from metaq.cli.printing.message_views import BodyForm
-from metaq.cli.reading.flags import NameServers, Output, group_argument
+from metaq.cli.reading.flags import DryRun, NameServers, Output, Yes, group_argument
 from metaq.errors import CommandError
 
 if TYPE_CHECKING:
@@ -23,6 +23,21 @@ app = group_of_commands("List the messages that a group has given up, and send t
 
 Group = Annotated[str, group_argument()]
 All = Annotated[bool, typer.Option("--all", help="Include the dead letters that were sent again.")]
+
+
+ErrorType = Annotated[
+    str | None,
+    typer.Option("--error", help="Only those of this exception.", metavar="CLASS", show_default=False),
+]
+Reason = Annotated[
+    str | None,
+    typer.Option(
+        "--reason",
+        help="Only those with this text in their reason; numbers do not matter.",
+        metavar="TEXT",
+        show_default=False,
+    ),
+]
 
 
 @app.command("list")
@@ -47,6 +62,46 @@ def list_dead_letters(
         with Rows(output, keys, _line, empty=empty) as rows:
             for letter in letters:
                 rows.print(letter, lambda letter=letter: _document(letter))  # type: ignore[misc]
+
+
+@app.command()
+def reasons(
+    group: Group,
+    error_type: ErrorType = None,
+    reason: Reason = None,
+    namesrv: NameServers = None,
+    output: Output = Format.table,
+) -> None:
+    """Count the dead letters of a group by exception and reason. `dlq resend` acts on one kind of them.
+
+    Numbers in reasons do not count as differences and are shown as #.
+    """
+    from metaq.cli.printing.formats import moment
+    from metaq.cli.printing.output import Column, print_rows
+    from metaq.cli.reading.connection import connect
+
+    with connect(namesrv) as admin:
+        found = admin.dead_letters.reasons(group, error_type=error_type, reason=reason)
+    rows = [
+        {
+            "letters": each.letters,
+            "error_type": each.error_type,
+            "reason": each.reason,
+            "topics": list(each.topics),
+            "oldest_ms": each.oldest_ms,
+            "newest_ms": each.newest_ms,
+        }
+        for each in found
+    ]
+    columns = [
+        Column("letters", right=True),
+        Column("error_type", "exception"),
+        Column("reason"),
+        Column("topics", show=lambda topics: ", ".join(topics)),
+        Column("oldest_ms", "oldest", moment),
+        Column("newest_ms", "newest", moment),
+    ]
+    print_rows(output, rows, columns, empty=f"{group} has no such dead letters.")
 
 
 @app.command()
@@ -93,6 +148,8 @@ def resend(
             "--id", help="Only the dead letter with this id or offset id; repeatable.", show_default=False
         ),
     ] = None,
+    error_type: ErrorType = None,
+    reason: Reason = None,
     rate: Annotated[float, typer.Option(help="Messages per second.", min=0.01, max=1_000_000)] = 100,
     body_file: Annotated[
         str | None,
@@ -110,6 +167,8 @@ def resend(
 
     No other group gets them. If you interrupt the command, the next call continues from there.
     """
+    if message_id and (error_type or reason):
+        raise CommandError("--id names single dead letters", hint="leave out --error and --reason")
     if body_file is not None:
         _resend_edited(group, message_id or [], body_file, namesrv, output)
         return
@@ -123,6 +182,13 @@ def resend(
     is_interrupted = False
     try:
         with connect(namesrv) as admin:
+            if error_type or reason:
+                chosen = admin.dead_letters.matching(group, error_type=error_type, reason=reason)
+                message_id = [letter.message.offset_id for letter in chosen]
+                if not message_id:
+                    raise CommandError(
+                        f"{group} has no such dead letters", hint=f"`metaq dlq reasons {group}`"
+                    )
             outcomes = admin.dead_letters.resend_each(group, message_id or None, rate=rate)
             with progress("dead letters", _waiting(admin, group, message_id)) as advance:
                 for outcome in outcomes:
@@ -161,6 +227,36 @@ def _resend_edited(group: str, ids: list[str], file: str, namesrv: str | None, o
         letter = admin.dead_letters.resend_one(group, ids[0], body=body)
     record = {"group": group, "resent": 1, "failed": 0, "letters": [_document(letter)]}
     print_one(output, record, f"1 dead letter of {group} sent again with the body of {file}")
+
+
+@app.command()
+def purge(
+    group: Group,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="The first dead letter that stays: latest (none stays), -7d, 2026-01-31T12:00 or an offset.",
+            metavar="POSITION",
+        ),
+    ] = "latest",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    namesrv: NameServers = None,
+    output: Output = Format.table,
+) -> None:
+    """Take away the dead letters of a group, all or those before a time. This cannot be undone.
+
+    The command prints how many go and asks before it does it. `metaq dlq export` saves them to a file.
+    """
+    from metaq.cli.printing.purges import carry_out
+    from metaq.cli.reading.connection import connect
+    from metaq.cli.reading.message_flags import position
+
+    target = position("--to", to)
+    with connect(namesrv) as admin:
+        plan = admin.dead_letters.purge(group, target, dry_run=True)
+        carry_out(admin, plan, f"from the dead letters of {group}", output, asks=not yes, dry_run=dry_run)
 
 
 @app.command()

@@ -161,9 +161,12 @@ def _run(role: Role, flags: Mapping[str, object], assignments: list[str] | None,
     import logging
 
     from metaq.config import load
+    from metaq.config.kept import with_kept
     from metaq.server_logging import LogLevels, set_up
 
     config = load(flags, assignments=assignments or (), file=file)
+    if role != "nameserver":
+        config = with_kept(config)
     writes_json = set_up(LogLevels.parse(config["log_level"]), config["log_format"])
     for note in config.notes:
         logging.getLogger("metaq.config").warning(note)

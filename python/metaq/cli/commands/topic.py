@@ -10,6 +10,7 @@ from metaq.cli.command_table import group_of_commands
 from metaq.cli.invocation import Format
 from metaq.cli.reading.flags import (
     BytesPerSecond,
+    DryRun,
     MessagesPerSecond,
     NameServers,
     Output,
@@ -22,7 +23,7 @@ from metaq.errors import AlreadyExists, CommandError, NoRoute
 if TYPE_CHECKING:
     from metaq.admin import Admin, Topic, TopicName
 
-app = group_of_commands("Create, list, show, update, limit and delete topics.")
+app = group_of_commands("Create, list, show, update, limit, retain, purge and delete topics.")
 
 NewTopic = Annotated[str, typer.Argument(help="Name of the topic.", metavar="TOPIC", show_default=False)]
 ExistingTopic = Annotated[str, topic_argument()]
@@ -258,6 +259,78 @@ def limit(
     with connect(namesrv) as admin:
         limits = admin.topics.limit(topic, messages_per_second=messages, bytes_per_second=size)
     print_limits("topic", topic, limits, output)
+
+
+@app.command()
+def retain(
+    topic: ExistingTopic,
+    age: Annotated[
+        str | None,
+        typer.Option(
+            "--age",
+            help="How long messages are kept, such as 36h or 7d; none: as long as the log.",
+            metavar="SPAN|none",
+            show_default=False,
+        ),
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            "--size",
+            help="How much is kept on each broker, such as 10GB; none: as much as the log has.",
+            metavar="SIZE|none",
+            show_default=False,
+        ),
+    ] = None,
+    namesrv: NameServers = None,
+    output: Output = Format.table,
+) -> None:
+    """Keep the messages of a topic shorter than the log does, or show how long they are kept.
+
+    What is older, or beyond the size, is no longer delivered or counted after some seconds. Disk space
+    returns when the retention of the log deletes the files.
+    """
+    from metaq.cli.printing.limit_tables import print_retentions
+    from metaq.cli.reading.connection import connect
+    from metaq.cli.reading.limits import byte_size, span_ms
+
+    age_ms, bytes_max = span_ms("--age", age), byte_size("--size", size)
+    with connect(namesrv) as admin:
+        kept = admin.topics.retain(topic, age_ms=age_ms, size=bytes_max)
+    print_retentions(topic, kept, output)
+
+
+@app.command()
+def purge(
+    topic: ExistingTopic,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="The first message that stays: latest, -7d, 2026-01-31T12:00 or an offset.",
+            metavar="POSITION",
+            show_default=False,
+        ),
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    namesrv: NameServers = None,
+    output: Output = Format.table,
+) -> None:
+    """Take away the messages of a topic before a position. This cannot be undone.
+
+    The command prints what goes in each queue and asks before it does it. Nobody gets or counts the messages
+    any more; consumers that are behind go on at the position. Disk space returns when the retention of the
+    log deletes the files.
+    """
+    from metaq.cli.printing.purges import carry_out
+    from metaq.cli.reading.connection import connect
+    from metaq.cli.reading.message_flags import position
+
+    target = position("--to", to)
+    with connect(namesrv) as admin:
+        plan = admin.topics.purge(topic, target, dry_run=True)
+        carry_out(admin, plan, f"from {topic}", output, asks=not yes, dry_run=dry_run)
 
 
 @app.command()

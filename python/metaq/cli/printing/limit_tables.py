@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import typer
 
-from metaq.admin import Limits
+from metaq.admin import Limits, Retention
 from metaq.cli.invocation import Format
+from metaq.cli.printing.formats import span
 from metaq.cli.printing.output import Column, print_json, print_rows, print_table
 from metaq.config.kinds import write_bytes
 
@@ -42,7 +43,29 @@ def print_limits(kind: str, name: str, limits: Sequence[Limits], output: Format)
         typer.echo("Each broker has its own count.")
 
 
+def print_retentions(topic: str, kept: Sequence[Retention], output: Format) -> None:
+    rows = [{"broker": each.broker, "age_ms": each.age_ms, "size_bytes": each.size_bytes} for each in kept]
+    if output is Format.json:
+        print_json({"topic": topic, "retention": rows})
+        return
+    columns = (
+        Column("broker"),
+        Column("age_ms", "kept for", _age),
+        Column("size_bytes", "kept up to", _kept_size),
+    )
+    print_rows(output, rows, columns, empty="")
+
+
 _COLUMNS = (Column("broker"), Column("messages_per_second"), Column("bytes_per_second"))
+_AS_LOG = "as the log"
+
+
+def _age(age_ms: int | None) -> str:
+    return _AS_LOG if age_ms is None else span(age_ms)
+
+
+def _kept_size(size_bytes: int | None) -> str:
+    return _AS_LOG if size_bytes is None else write_bytes(size_bytes)
 
 
 def _count(rate: int | None) -> str:

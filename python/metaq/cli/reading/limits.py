@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Literal
+
 from metaq.admin import Rate
 from metaq.config.kinds import Bytes, Kind, Number
 from metaq.errors import CommandError
@@ -18,6 +21,23 @@ def message_rate(text: str | None) -> Rate:
 def byte_rate(text: str | None) -> Rate:
     """Reads --bytes-per-second. Raises CommandError."""
     return _rate("--bytes-per-second", text, Bytes(1, BYTES_MAX))
+
+
+def byte_size(flag: str, text: str | None) -> Rate:
+    """Reads a size or `none`. Raises CommandError."""
+    return _rate(flag, text, Bytes(1, BYTES_MAX))
+
+
+def span_ms(flag: str, text: str | None) -> int | Literal["none"] | None:
+    """Reads a span such as 90s, 36h or 7d, or `none`, as milliseconds. Raises CommandError."""
+    if text is None:
+        return None
+    if text.lower() == NONE:
+        return "none"
+    found = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if found is None or not int(found[1]):
+        raise CommandError(f"{flag} {text}: write 90s, 36h or 7d", hint=f"{flag} none removes it")
+    return int(found[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
 
 
 def _rate(flag: str, text: str | None, kind: Kind) -> Rate:

@@ -1,8 +1,9 @@
 """The operator's side of a node: its group's state, and the orders that change its master.
 
 `metaq.broker.requests.replication` answers requests through `GroupControl`. A broker with replicas implements
-it over its conductor; `group_status.py` makes the state from the conductor's view. `StandAlone` implements it
-for a broker without replicas, `broker/replication/apache_control.py` for one that copies an Apache master.
+it over its conductor; `group_status.py` makes the state from the conductor's view. `broker/lone_drain.py`
+implements it for a broker without replicas, `broker/replication/apache_control.py` for one that copies an
+Apache master, and `StandAlone` for one that has taken over from it.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class GroupControl(Protocol):
         """
         ...
 
-    def drain(self) -> Coroutine[None, None, None]:
+    def drain(self, wait_s: float | None = None) -> Coroutine[None, None, None]:
         """Hands the mastership over if this node has it, and leaves the in-sync set. Raises SwitchRefused.
 
         Returns when clients are relayed to the new master. The process stops by itself when the routes of all
-        clients are up to date.
+        clients are up to date. A lone broker refuses messages instead, and waits `wait_s` for its clients.
         """
         ...
 
@@ -61,7 +62,7 @@ class StandAlone:
     async def switch(self, target: int, *, force: bool = False) -> None:
         raise SwitchRefused(f"broker {self._name} has no replicas, so there is no other node to switch to")
 
-    async def drain(self) -> None:
+    async def drain(self, wait_s: float | None = None) -> None:
         raise SwitchRefused(
             f"broker {self._name} has no replicas, so nobody can take over; stop it with SIGTERM instead"
         )

@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from metaq.protocol.command import AnswerMax, Command, Fields
-from metaq.protocol.handling.process_options import NAMES as PROCESS_OPTIONS
 from metaq.protocol.ranges import Int64, ShortText
-
-CHANGEABLE_SETTINGS: Final = (
-    "autoCreateSubscriptionGroup",
-    "autoCreateTopicEnable",
-    "brokerPermission",
-    "useServerSideResetOffset",
-    "storeReplyMessageEnable",
-    *PROCESS_OPTIONS,
-)
-"""The settings that a broker of MetaQ changes while it runs, under RocketMQ's names."""
 
 
 class UpdateBrokerConfig(Command, code=25, permission="admin", resources={}):

@@ -125,6 +125,10 @@ class BrokerReport(msgspec.Struct, frozen=True):
     """The address of /metrics and /readyz; None if they are switched off."""
     retention_ms: Count | None = None
     """Messages older than this are deleted."""
+    disk_clean_percent: Count | None = None
+    """Disk use from which on old messages are deleted at any hour."""
+    disk_refuse_percent: Count | None = None
+    """Disk use from which on messages are refused."""
     permission: Count | None = None
     """The sum of the permissions to read (4) and to write (2)."""
     damaged_records: Count = 0

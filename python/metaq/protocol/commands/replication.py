@@ -103,5 +103,8 @@ class SwitchMaster(Command, code=30_323, permission="admin", resources={}):
 class DrainBroker(Command, code=30_324, permission="admin", resources={}):
     """Asks a node to hand over its mastership, if it has it, and to leave the in-sync set.
 
-    The answer comes when it relays clients to the new master. It stops when their routes are up to date.
+    The answer comes when it relays clients to the new master. It stops when their routes are up to date. A
+    lone broker answers when it refuses messages; it stops when its clients have left, or after `wait_s`.
     """
+
+    wait_s: Int32 | None = None

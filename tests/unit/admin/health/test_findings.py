@@ -121,6 +121,33 @@ def test_disks(ratio: float, expected: list[tuple[str, str]]) -> None:
     assert kinds(with_broker(figures=replace(FIGURES, disk_used_ratio=ratio))) == expected
 
 
+@pytest.mark.parametrize(
+    ("used", "clean", "refuse", "expected", "command"),
+    [
+        (91, 75, 97, "is 91% full, so it deletes old messages early (disk_clean_percent=75)", "hours=24"),
+        (91, 92, 97, None, None),
+        (97, 75, 97, "is 97% full, so it refuses messages (disk_refuse_percent=97)", "percent=99"),
+        (99, 75, 97, "is 99% full, so it refuses messages (disk_refuse_percent=97)", "hours=24"),
+        (50, 40, 45, "is 50% full, so it refuses messages (disk_refuse_percent=45)", "percent=52"),
+    ],
+)
+def test_a_disk_is_judged_by_the_levels_of_its_broker(
+    used: int, clean: int, refuse: int, expected: str | None, command: str | None
+) -> None:
+    report = replace_report(
+        disk_clean_percent=clean, disk_refuse_percent=refuse, retention_ms=48 * 3_600_000, damaged=()
+    )
+    state = with_broker(report=report, figures=replace(FIGURES, disk_used_ratio=used / 100))
+    found = [finding for finding in judge(state) if finding.kind.startswith("disk")]
+    if expected is None or command is None:
+        assert found == []
+    else:
+        assert expected in found[0].text
+        assert found[0].command.startswith("metaq config set broker-a ") and found[0].command.endswith(
+            command
+        )
+
+
 def test_an_unknown_disk_is_not_an_empty_one() -> None:
     assert kinds(with_broker(figures=replace(FIGURES, disk_used_ratio=None))) == [("warning", "disk-unknown")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,12 +15,15 @@ from hypothesis import strategies as st
 from metaq._core import BrokerPlane, Listener, Store
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.admin import Admin, AdminParts, parse_properties
+from metaq.broker.state.run_time_options import RunTimeOptions
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
+from metaq.config import Setting, load
 from metaq.protocol.bodies import KVTable, TopicConfig
 from metaq.protocol.commands.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
+from metaq.protocol.commands.options import ChangeOptions, OptionChanges, OptionState, OptionStates
 from metaq.protocol.errors import Refused
-from metaq.protocol.handling.process_options import ProcessOptions
+from metaq.protocol.handling.slow_requests import SlowRequests
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 from metaq.work_pools import WorkPools
 
@@ -65,6 +69,12 @@ class FakePlane:
 
 
 class FakeStore:
+    def __init__(self) -> None:
+        self.retention: list[StoreSettings] = []
+
+    def set_retention(self, settings: StoreSettings) -> None:
+        self.retention.append(settings)
+
     def figures(self) -> SimpleNamespace:
         return SimpleNamespace(
             commit_log_min_offset=0,
@@ -82,18 +92,22 @@ class FakeStore:
 
 
 class Desk:
-    def __init__(self, tables: Any, directory: Path) -> None:
+    def __init__(self, tables: Any, directory: Path, settings: Mapping[str, Setting] | None = None) -> None:
         self.tables = tables
         self.plane = FakePlane()
         self.switches = Switches()
-        self.slow_requests = SimpleNamespace(limit_ms=1000)
+        self.slow_requests = cast(SlowRequests, SimpleNamespace(limit_ms=1000))
         plane, store = cast(BrokerPlane, self.plane), cast(Store, FakeStore())
         listener = cast(Listener, FakeListener())
         options = BrokerOptions(
             broker=BrokerSettings(cluster="c", name="b", store_host="127.0.0.1:0"),
             server=ServerSettings(host="127.0.0.1", port=0),
             store=StoreSettings(directory=str(directory)),
+            settings=settings or {},
         )
+        self.options = options
+        self.store = store
+        self.run_time = RunTimeOptions(self)
         self.admin = Admin(
             AdminParts(
                 options=options,
@@ -105,8 +119,7 @@ class Desk:
                 topics=tables.topics,
                 groups=tables.groups,
                 statistics=Statistics(listener, store, tables.clock, "c"),
-                switches=self.switches,
-                process=ProcessOptions(self.slow_requests),
+                run_time=self.run_time,
                 address="127.0.0.1:10911",
                 started_ms=tables.clock.now_ms(),
                 pools=WorkPools(),
@@ -215,6 +228,50 @@ def test_anything_else_is_refused_and_nothing_is_half_done(
         update(desk, request_with(body))
     assert raised.value.code == code
     assert desk.plane.permission == 6
+
+
+def change(desk: Desk, request: Any) -> dict[str, OptionState]:
+    answer = asyncio.run(desk.admin.change_options(ChangeOptions(), request))
+    return {state.name: state for state in OptionStates.decode(answer.body).options}
+
+
+def test_levels_of_the_disk_change_together_or_not_at_all(desk: Desk, request_with: Any) -> None:
+    with pytest.raises(Refused, match="must rise in this order; set those that are in the way"):
+        update(desk, request_with(b"diskMaxUsedSpaceRatio=95"))
+    assert desk.admin.config()["diskMaxUsedSpaceRatio"] == "75"
+    update(
+        desk, request_with(b"diskMaxUsedSpaceRatio=95\ndisk_force_clean_percent=96\ndisk_refuse_percent=97")
+    )
+    assert cast(Any, desk.store).retention[-1].disk_refuse_percent == 97
+    assert desk.options.store.disk_clean_percent == 95
+    assert desk.admin.config()["diskSpaceWarningLevelRatio"] == "97"
+
+
+def test_a_value_is_kept_shown_with_its_source_and_forgotten(desk: Desk, request_with: Any) -> None:
+    body = OptionChanges({"fileReservedTime": "24"}, persist=True).encode()
+    state = change(desk, request_with(body))["file_reserved_hours"]
+    assert (state.value, state.source, state.next_start) == ("24", "kept", "24")
+    update(desk, request_with(b"fileReservedTime=12"))
+    state = desk.run_time.state("file_reserved_hours")
+    assert (state.value, state.source, state.next_start) == ("12", "now", "24")
+    again = RunTimeOptions(desk)
+    assert again.state("file_reserved_hours").next_start == "24", "a later start reads it"
+    state = change(desk, request_with(OptionChanges(forget=("file_reserved_hours",)).encode()))[
+        "file_reserved_hours"
+    ]
+    assert (state.value, state.source, state.next_start) == ("72", "default", "72")
+    assert desk.options.store.file_reserved_hours == 72
+
+
+def test_a_value_that_a_flag_would_beat_at_the_next_start_is_not_kept(
+    tables: Any, tmp_path: Path, request_with: Any
+) -> None:
+    settings = load({"flush": "sync"}, assignments=["file_reserved_hours=48"], environment={}).settings
+    desk = Desk(tables, tmp_path, settings)
+    with pytest.raises(Refused, match="--set sets 48 at each start"):
+        change(desk, request_with(OptionChanges({"file_reserved_hours": "24"}, persist=True).encode()))
+    assert desk.run_time.value("file_reserved_hours") == 48
+    assert not (tmp_path / "options.json").exists()
 
 
 @given(body=st.binary(max_size=100))

@@ -170,10 +170,10 @@ def test_the_backlog_of_all_groups(desk: Desk, request_with: Any) -> None:
     by_group = {group: stats for entry in everything.consume_stats_list for group, stats in entry.items()}
     assert len(by_group["billing"]) == 2 and len(by_group["audit"]) == 1
     assert by_group["TOOLS_CONSUMER"] == []
-    # Two queues each: orders and history of billing, orders of audit.
-    assert everything.total_diff == (4 + 9) + (8 + 9) + (8 + 9)
+    # Two queues each, which begin at 2: orders and history of billing, orders of audit.
+    assert everything.total_diff == (4 + 7) + (7 + 7) + (7 + 7)
     assert everything.broker_addr == "127.0.0.1:10911"
-    assert told(True).total_diff == 8 + 9
+    assert told(True).total_diff == 7 + 7
 
 
 def test_the_backlog_in_time(desk: Desk, request_with: Any) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from metaq.broker.requests.health import conflicts_of
 from metaq.broker.state.consumer_group import ConsumerGroup, Member
-from metaq.broker.state.runtime_switches import WIRE_NAMES
 from metaq.protocol.bodies import SubscriptionData
-from metaq.protocol.commands.admin import CHANGEABLE_SETTINGS
 
 
 def member(number: int, **filters: str) -> Member:
@@ -42,10 +40,6 @@ def test_retry_topics_and_new_members_are_no_conflict() -> None:
 def test_a_long_filter_is_cut() -> None:
     [(_, wanted)] = disagreements(member(1, T="a" * 5_000), member(2, T="b"))
     assert max(map(len, wanted)) == 1_024
-
-
-def test_all_switches_are_listed_as_changeable() -> None:
-    assert set(WIRE_NAMES) < set(CHANGEABLE_SETTINGS)
 
 
 def test_each_subscription_is_looked_at_once() -> None:

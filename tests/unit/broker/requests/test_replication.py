@@ -41,7 +41,7 @@ class Group:
         if self.refusal:
             raise SwitchRefused(self.refusal)
 
-    async def drain(self) -> None:
+    async def drain(self, wait_s: float | None = None) -> None:
         self.orders.append("drain")
         if self.refusal:
             raise SwitchRefused(self.refusal)
@@ -92,7 +92,7 @@ def test_orders_are_answered_when_they_are_done_or_refused(store: Store, clock: 
 
 def test_an_order_outlives_the_handlers_and_is_bounded(store: Store, clock: Clock) -> None:
     class Slow(Group):
-        async def drain(self) -> None:
+        async def drain(self, wait_s: float | None = None) -> None:
             await finish.wait()
 
     async def scenario() -> None:

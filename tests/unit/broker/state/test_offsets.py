@@ -166,7 +166,7 @@ def test_nobody_looks_at_all_offsets_while_the_disk_has_room(tables: Any) -> Non
         tables.clock,
         tables.journal,
         tables.groups,
-        protect_from_percent=75,
+        protect_from_percent=lambda: 75,
     )
     store.disk_used_percent = 74
     asyncio.run(offsets.protect())
