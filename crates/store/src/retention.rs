@@ -74,7 +74,7 @@ impl OpenStore {
         Ok(deleted)
     }
 
-    /// A lost part in front of the log is no damage any more once the master has deleted it too.
+    /// A lost part in front of the log stops being damage when the master has deleted it too.
     fn forget_lost_front(&self, master_start: i64) -> Result<(), StoreError> {
         let (start, first) =
             (self.log.start_offset(), self.log.files().first().map_or(0, |file| file.start_offset));

@@ -42,7 +42,7 @@ pub(crate) struct CommitLog {
     /// Sorted by start offset. The list is swapped as a whole, so readers take no lock.
     files: ArcSwap<Vec<Arc<MappedFile>>>,
     store_directory: PathBuf,
-    /// Where the log begins if files in front of the first one were lost, otherwise `i64::MAX`.
+    /// The beginning of the log if files in front of the first one were lost, otherwise `i64::MAX`.
     lost_front: AtomicI64,
     appender: Mutex<Appender>,
     append_wait_max: Duration,
@@ -303,7 +303,7 @@ impl CommitLog {
         self.lost_front.store(start, Ordering::Release);
     }
 
-    /// Where the missing part of the log begins that holds a physical offset.
+    /// Returns the beginning of the missing part of the log that holds a physical offset.
     pub(crate) fn gap_start(&self, physical_offset: i64) -> i64 {
         let files = self.files.load();
         let after = files.partition_point(|file| file.start_offset <= physical_offset);

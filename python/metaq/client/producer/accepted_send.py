@@ -1,4 +1,4 @@
-"""What `send_soon` returns on asyncio: the message is accepted, and `await` slows its sender down."""
+"""The result of `send_soon` on asyncio: the message is accepted, and `await` slows its sender down."""
 
 from __future__ import annotations
 

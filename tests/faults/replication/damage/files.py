@@ -30,7 +30,7 @@ PATTERNS: Mapping[str, str] = {
     plan.RECORD: "replication.json",
     plan.OTHERS: "[al]*[kt]",
 }
-"""Where a node has the files that are neither log nor queues."""
+"""The places of the files that are neither log nor queues."""
 
 
 def apply(

@@ -48,7 +48,7 @@ def run_side_by_side(
             for number in range(1, groups + 1)
         ]
         threads = [threading.Thread(target=run, args=(series,), daemon=True) for series in opened]
-        # If this program is told to end, the series end their processes, and no trial begins.
+        # On SIGTERM, the series end their processes, and no trial begins.
         stack.callback(waiting.clear)
         for thread in threads:
             thread.start()

@@ -34,7 +34,7 @@ class World:
     """One group, used by many trials until one of them ruins it."""
 
     patterns: Mapping[str, str] = PATTERNS
-    """Where a node has the files that a damage names."""
+    """The places of the files that a damage names."""
     damage_words = _DAMAGE_WORDS
     """Words of log lines that speak of damage."""
     keys_asked = 4
