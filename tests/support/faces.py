@@ -55,7 +55,8 @@ class Driven:
         def call(*arguments: Any, **options: Any) -> Any:
             async def run() -> Any:
                 outcome = member(*arguments, **options)
-                return await outcome if inspect.iscoroutine(outcome) else outcome
+                is_done = asyncio.isfuture(outcome) or not inspect.isawaitable(outcome)
+                return outcome if is_done else await outcome
 
             return self._wrap(self._loop.run(run()))
 

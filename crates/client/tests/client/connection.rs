@@ -109,7 +109,7 @@ fn a_peer_that_speaks_something_else_is_left() {
         (&[0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x0A], "speaks TLS"),
         (&[0x7F; 64], "no valid frame"),
         (&[0, 0, 0, 8, 1, 0, 0, 4, 9, 9, 9, 9], "no valid frame"),
-        (b"\r\n\r\n\0\r\nQUIT\n", "no valid frame"),
+        (b"\r\n\r\n\0\r\nQUIT\n", "speaks the PROXY protocol"),
     ];
     for (bytes, expected) in wrong {
         let server = Server::start(move |_| vec![Act::Raw(bytes.to_vec())]);

@@ -67,7 +67,8 @@ class DeferredSend(AcceptedSend):
     def future(self) -> AsyncSendFuture:
         """Raises NotSent if the message was not accepted so far."""
         if self._is_lost:
-            raise self._refusal
+            # A new one, because the traceback of an error keeps this object alive.
+            raise NotSent(str(self._refusal), hint=self._refusal.hint)
         return self._future
 
     def __await__(self) -> Generator[Any, None, AsyncSendFuture]:

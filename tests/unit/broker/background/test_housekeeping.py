@@ -14,11 +14,14 @@ from metaq.broker.background.housekeeping import Housekeeping
 def test_a_kill_repeats_less_than_a_second_of_delay_levels(configured_s: float, delays_s: float) -> None:
     """The time between two writes and the write itself, which takes milliseconds, are what a kill repeats."""
     delays = SimpleNamespace(persist=lambda: None)
-    state: Any = SimpleNamespace(delays=delays, offsets=SimpleNamespace(protect=None), sample=None)
+    state: Any = SimpleNamespace(
+        delays=delays, offsets=SimpleNamespace(protect=None), sample=None, topics=None, starts=None
+    )
     node: Any = SimpleNamespace(
         clock=SimpleNamespace(now_ms=lambda: 0),
         options=SimpleNamespace(offsets_persist_interval_s=configured_s),
         functions=SimpleNamespace(rest=None),
+        store=None,
     )
     parts: Any = SimpleNamespace(check=None, look=None)
     housekeeping = Housekeeping(node, state, parts, parts)
