@@ -45,8 +45,8 @@ def test_every_line_is_json_and_one_says_where_it_listens(logging_in_json: Metaq
 
 
 def test_levels_change_while_a_broker_runs(logging_in_json: Metaq) -> None:
-    def set_by(name: str, value: str) -> bool:
-        return any(text.startswith(f"configuration {name}={value} set by") for text in texts(logging_in_json))
+    def is_logged(change: str) -> bool:
+        return any(text.startswith(f"configuration {change} set by ") for text in texts(logging_in_json))
 
     with Admin(logging_in_json.nameserver) as admin:
         change = admin.brokers.configure
@@ -57,8 +57,9 @@ def test_levels_change_while_a_broker_runs(logging_in_json: Metaq) -> None:
         change("broker-a", {"log_level": "info"})
         with pytest.raises(MetaqError, match=r"there is no logger metaq\.borker"):
             change("broker-a", {"log_level": "info,metaq.borker=debug"})
-    wait_until(lambda: set_by("autoCreateTopicEnable", "true"))
-    assert set_by("log_level", "error") and not set_by("autoCreateTopicEnable", "false")
+    wait_until(lambda: is_logged("auto_create_topic=true (was false)"))
+    assert is_logged("log_level=error (was info)")
+    assert not is_logged("auto_create_topic=false (was true)")
 
 
 def test_levels_change_while_a_name_server_runs(logging_in_json: Metaq) -> None:

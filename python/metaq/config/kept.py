@@ -18,7 +18,8 @@ import msgspec
 from metaq.config.options import OPTIONS
 from metaq.config.sources import Config, Setting, Source
 from metaq.durable import replace_file
-from metaq.errors import ConfigError
+from metaq.errors import CommandError, ConfigError
+from metaq.private_files import whose
 
 KEPT_FILE: Final = "options.json"
 ORIGIN: Final = "config set --persist"
@@ -61,12 +62,16 @@ def parsed(path: Path, name: str, text: str) -> object:
 
 
 def read_kept(path: Path) -> dict[str, str]:
-    """Returns the kept values by name, and nothing if none was ever kept. Raises ConfigError."""
+    """Returns the kept values by name, and nothing if none was ever kept. Raises ConfigError, or
+    CommandError if this account may not read the file."""
     try:
         with path.open("rb") as file:
             content = file.read(_BYTES_MAX + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
+        # Whoever opens the store says what is wrong with its folder.
         return {}
+    except PermissionError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}", hint=whose(path, error)) from None
     except OSError as error:
         raise _damaged(path, error.strerror or str(error)) from None
     try:

@@ -33,7 +33,8 @@ class Text:
     says: str = "text"
 
     def parse(self, raw: object) -> object:
-        if not isinstance(raw, str) or not re.fullmatch(self.pattern, raw):
+        # Only ASCII digits are digits: Rust reads no others.
+        if not isinstance(raw, str) or not re.fullmatch(self.pattern, raw, re.ASCII):
             raise ValueError(f"must be {self.says}")
         return raw
 

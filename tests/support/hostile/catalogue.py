@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ def _known(command: type[Command]) -> Known:
     body = named[1] if (named := _BODY.search(text)) else None
     is_relayed = command.to == "client" or text.startswith("Relayed")
     answer = named[1] if is_relayed and (named := _ANSWER.search(text)) else None
-    return Known(command, _body_kind(command, body), None if answer is None else getattr(bodies, answer))
+    return Known(command, _body_kind(command, body), None if answer is None else _named_type(command, answer))
 
 
 def _body_kind(command: type[Command], named: str | None) -> BodyKind:
@@ -67,7 +68,12 @@ def _body_kind(command: type[Command], named: str | None) -> BodyKind:
         return RECORD if is_send else None
     if named in _PLAIN:
         return _PLAIN[named]
-    kind = getattr(bodies, named.split()[0], None)
+    return _named_type(command, named.split()[0])
+
+
+def _named_type(command: type[Command], name: str) -> type[msgspec.Struct]:
+    """Returns a body of RocketMQ's, or one of our own from beside its command."""
+    kind = getattr(bodies, name, None) or getattr(sys.modules[command.__module__], name, None)
     if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
-        raise LookupError(f"{command.__name__}: the body {named!r} in its docstring is not a body type")
+        raise LookupError(f"{command.__name__}: the body {name!r} in its docstring is not a body type")
     return kind

@@ -19,8 +19,19 @@ from msgspec import inspect
 
 from metaq.protocol.bodies import RegisterBrokerBody
 from metaq.protocol.command import Command
+from metaq.protocol.commands.options import OptionChanges
+from metaq.protocol.commands.replication import DrainBroker
 from tests.support.hostile.catalogue import BATCH, RECORD, TEXT, UNKNOWN_CODES, Known, catalogue
-from tests.support.hostile.values import ODD_PARTS, ODD_TEXTS, Pairs, Values, as_text, described, leaves
+from tests.support.hostile.values import (
+    ENTRIES_REPEATED,
+    ODD_PARTS,
+    ODD_TEXTS,
+    Pairs,
+    Values,
+    as_text,
+    described,
+    leaves,
+)
 
 VERSIONS = (0, 1, 401, 481, 493, 513, 2**15 - 1, -1)
 FLAGS = (0, 0, 0, 0, 0, 0, 2, 2, 4, 0x7FFFFFFF & ~1)
@@ -30,12 +41,16 @@ ANSWERS_PART = 0.05
 FIELDS_MANY = 300
 OPAQUE_MAX = 300
 """Numbers that a broker gives to its own first requests: an answer with one of these may be taken."""
-CHANGED_ONLY_BADLY: Final = ("brokerPermission", "log_level")
+CHANGED_ONLY_BADLY: Final = ("brokerPermission", "permission", "disk_refuse_percent", "log_level")
 """An administrator may take away the right to write, and hide tracebacks: these get only bad values."""
+DRAINED_ONLY_BADLY: Final = ("x", "1" * 5_000, 2**70, -(2**70), "1e400", "NaN", "\x00", "٣", "1.5s")
+"""An administrator may drain a broker, which then stops: only orders without a valid time are sent."""
 CONFIGURED: Final = (
     *("autoCreateSubscriptionGroup", "autoCreateTopicEnable", "useServerSideResetOffset", "slow_request_ms"),
     *("storeReplyMessageEnable", "orderMessageEnable", "supportActingMaster", "brokerPermission"),
     *("log_level", "unknown", "listenPort", ""),
+    *("permission", "auto_create_group", "file_reserved_hours", "delete_when", "delete_unconsumed"),
+    *("disk_refuse_percent", "fileReservedTime", "data"),
 )
 _MIB = 1024 * 1024
 BODY_BYTES_MAX = 2 * _MIB
@@ -81,6 +96,8 @@ class Generator:
     def _fields(self, command: type[Command]) -> list[tuple[str, Any]]:
         """The header of a request: often one field is odd, sometimes several, and sometimes none."""
         chance = self._chance
+        if command is DrainBroker:
+            return [("waitS", chance.choice(DRAINED_ONLY_BADLY))]
         described_fields = described(command).fields
         odd = {chance.choice(described_fields).name} if described_fields and chance.random() < 0.6 else set()
         if chance.random() < 0.15:
@@ -117,6 +134,8 @@ class Generator:
         assert isinstance(kind, type)
         if kind is RegisterBrokerBody and self._chance.random() < 0.4:
             return self._compressed()
+        if kind is OptionChanges and self._chance.random() < 0.7:
+            return self._changes()
         return self._json(described(kind))
 
     def _json(self, kind: inspect.StructType) -> bytes:
@@ -134,15 +153,32 @@ class Generator:
         return text.encode("utf-8", "surrogatepass")[:BODY_BYTES_MAX]
 
     def _properties(self) -> bytes:
+        lines = [f"{key}={value}" for key, value in self._settings()]
+        end = self._chance.choice([b"", b"\n", b"\xff\xfe"])
+        return "\n".join(lines).encode("utf-8", "surrogatepass") + end
+
+    def _settings(self) -> list[tuple[str, str]]:
         chance = self._chance
-        lines = []
-        for _ in range(chance.randrange(1, 4)):
+        pairs = []
+        # One that is refused keeps all others from being made.
+        for _ in range(chance.choice([1, 1, 1, 2, 3])):
             key = chance.choice(CONFIGURED)
             bad = [text for text in ODD_TEXTS if not text.strip().lstrip("+-").isdecimal()]
             bad += ["1" * 5_000, str(2**70)]
             values = bad if key in CHANGED_ONLY_BADLY else [*ODD_TEXTS, "true", "false", "1000", str(2**31)]
-            lines.append(f"{key}={chance.choice(values)}")
-        return "\n".join(lines).encode("utf-8", "surrogatepass") + chance.choice([b"", b"\n", b"\xff\xfe"])
+            pairs.append((key, chance.choice(values)))
+        return pairs
+
+    def _changes(self) -> bytes:
+        """Changes of options, which the broker may keep for its next start."""
+        chance = self._chance
+        changes: list[tuple[str, Any]] = [("persist", chance.choice([True, True, False]))]
+        if chance.random() < 0.7:
+            changes.append(("values", Pairs(list(self._settings()))))
+        if chance.random() < 0.5:
+            names = [chance.choice(CONFIGURED) for _ in range(chance.randrange(4))]
+            changes.append(("forget", names * chance.choice([1, 1, ENTRIES_REPEATED, 10_000])))
+        return as_text(Pairs(changes), bare_integer_keys=False).encode("utf-8", "surrogatepass")
 
     def _batch(self) -> bytes:
         """totalSize 4 | magic 4 | crc 4 | flag 4 | bodyLength 4, body | propertiesLength 2, properties"""

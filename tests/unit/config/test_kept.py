@@ -80,7 +80,14 @@ def test_a_changed_digit_is_found(tmp_path: Path, digit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"nonsense": "1"}, {"broker_port": "1"}, {"disk_refuse_percent": "100"}, {"log_level": "x"}]
+    "options",
+    [
+        {"nonsense": "1"},
+        {"broker_port": "1"},
+        {"disk_refuse_percent": "100"},
+        {"log_level": "x"},
+        {"delete_when": "٣"},
+    ],
 )
 def test_an_option_that_cannot_be_kept_stops_the_start(tmp_path: Path, options: dict[str, str]) -> None:
     write_kept(kept_file(tmp_path), options)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping, Set
 from contextlib import aclosing
 from typing import Final
 
@@ -188,7 +188,7 @@ class DeadLetters:
                 async for outcome in outcomes:
                     yield outcome
             return
-        touched: set[Queue] = set()
+        sent: dict[Queue, set[int]] = {}
         try:
             for id in ids:
                 try:
@@ -199,18 +199,18 @@ class DeadLetters:
                 await pace.wait()
                 failure = await self._send_or_fail(group, letter)
                 if failure is None:
-                    touched.add(letter.queue)
+                    sent.setdefault(letter.queue, set()).add(letter.record.queue_offset)
                 yield ResendOutcome(letter.message.offset_id, letter.public, failure)
         finally:
-            if touched:
-                await self._pass_resent(group, touched)
+            if sent:
+                await self._pass_resent(group, sent)
 
     async def resend_one(self, group: str, id: str, *, body: bytes | None = None) -> DeadLetter:
         """Gives a group one of its dead letters again, by its id or its offset id. With `body`, the group
         gets that instead of the stored body. Raises NoSuchGroup and NoSuchMessage."""
         letter = await self._find(group, id)
         await send_letter(self._calls, group, letter, body)
-        await self._pass_resent(group, {letter.queue})
+        await self._pass_resent(group, {letter.queue: {letter.record.queue_offset}})
         return letter.public
 
     # Inside
@@ -300,17 +300,19 @@ class DeadLetters:
                     if isinstance(error, Unreachable | NoRoute):
                         break
 
-    async def _pass_resent(self, group: str, queues: set[Queue]) -> None:
+    async def _pass_resent(self, group: str, sent: Mapping[Queue, Set[int]]) -> None:
         """Moves the group's place past the letters at its front that were sent again, so that they no longer
-        count. It logs a failure: the letters were sent, and the next resend moves the place."""
+        count. `sent` are the queue offsets of those that were sent just now: the key index, which follows the
+        log, may not find their copies yet. It logs a failure: the letters were sent, and the next resend
+        moves the place."""
         try:
             for cursor in await self._cursors(group, resent=False):
-                if cursor.queue not in queues:
+                if cursor.queue not in sent:
                     continue
                 first = place = cursor.next_offset
                 async with aclosing(self._stored_in(group, cursor, checks=True)) as letters:
                     async for letter, was_resent in letters:
-                        if not was_resent:
+                        if not was_resent and letter.record.queue_offset not in sent[cursor.queue]:
                             break
                         place = letter.record.queue_offset + 1
                 if place > first:

@@ -9,7 +9,7 @@ import typer
 from metaq.admin import Limits, Retention
 from metaq.cli.invocation import Format
 from metaq.cli.printing.formats import span
-from metaq.cli.printing.output import Column, print_json, print_rows, print_table
+from metaq.cli.printing.output import Column, print_json, print_one, print_rows, print_table
 from metaq.config.kinds import write_bytes
 
 NONE = "none"
@@ -45,8 +45,8 @@ def print_limits(kind: str, name: str, limits: Sequence[Limits], output: Format)
 
 def print_retentions(topic: str, kept: Sequence[Retention], output: Format) -> None:
     rows = [{"broker": each.broker, "age_ms": each.age_ms, "size_bytes": each.size_bytes} for each in kept]
-    if output is Format.json:
-        print_json({"topic": topic, "retention": rows})
+    if output is not Format.table:
+        print_one(output, {"topic": topic, "retention": rows}, "")
         return
     columns = (
         Column("broker"),

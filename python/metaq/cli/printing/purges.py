@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from metaq.cli.invocation import Format
-from metaq.cli.printing.output import Column, print_json, print_rows
+from metaq.cli.printing.output import Column, print_one, print_rows, say
 from metaq.cli.reading.questions import confirm
 from metaq.counts import counted
 
@@ -26,7 +24,7 @@ def carry_out(admin: Admin, plan: Purge, where: str, output: Format, *, asks: bo
         confirm(f"Take away {what}?")
     done = admin.topics.apply_purge(plan)
     if output is Format.table:
-        typer.echo(f"{what} are gone" if plan.messages != 1 else f"{what} is gone")
+        say(f"{what} are gone" if plan.messages != 1 else f"{what} is gone")
     else:
         _print(done, output)
 
@@ -42,10 +40,9 @@ def _print(plan: Purge, output: Format) -> None:
         }
         for part in plan.queues
     ]
-    if output is Format.json:
-        print_json(
-            {"topic": plan.topic, "dry_run": plan.is_dry_run, "messages": plan.messages, "queues": rows}
-        )
+    if output is not Format.table:
+        record = {"topic": plan.topic, "dry_run": plan.is_dry_run, "messages": plan.messages, "queues": rows}
+        print_one(output, record, "")
         return
     columns = [
         Column("broker"),

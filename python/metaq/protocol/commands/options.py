@@ -5,13 +5,13 @@ RocketMQ's tools read and change a few of them with GetBrokerConfig and UpdateBr
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 import msgspec
 
 from metaq.protocol import java_json
 from metaq.protocol.command import AnswerMax, Command
-from metaq.protocol.ranges import FewEntries, FixedRows, LongText, ShortText
+from metaq.protocol.ranges import FixedRows, LongText, ShortText
 
 OPTIONS_MAX: Final = 1_000
 
@@ -48,8 +48,8 @@ class OptionStates(msgspec.Struct, frozen=True):
 class OptionChanges(msgspec.Struct, frozen=True):
     """All of the changes are made, or none."""
 
-    values: FewEntries[ShortText, ShortText] = {}
-    forget: FixedRows[ShortText] = ()
+    values: Annotated[dict[ShortText, ShortText], msgspec.Meta(max_length=OPTIONS_MAX)] = {}
+    forget: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=OPTIONS_MAX)] = ()
     """Options that go back to what the start sets without a kept value."""
     persist: bool = False
     """Keeps the values for later starts as well."""

@@ -34,6 +34,7 @@ class Endless:
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
         progress = Progress("following", rows=1234, bytes=5, lag_s=0.25, details={"place": "x:4"})
+        progress.findings = ("orders has no key",)
         report(progress)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.wait(10), "a signal lets it end"
@@ -93,6 +94,7 @@ def test_a_run_for_programs() -> None:
         "batch_s": None,
         "restarts": 0,
         "details": {"place": "x:4"},
+        "findings": ["orders has no key"],
     }
 
 
