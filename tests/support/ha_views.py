@@ -96,7 +96,7 @@ def view(
     }
     revision = 7 if record is not None else 0
     readers = frozenset((ONE, TWO, THREE, *values["links"]))
-    register = RegisterView(record, revision, readable, NOW - 60, readers=readers)
+    register = RegisterView(record, revision, readable, NOW - 60, readers=readers, read_at=NOW)
     return View(
         now=NOW,
         settings=settings if settings is not None else HaSettings(),

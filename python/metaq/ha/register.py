@@ -30,6 +30,8 @@ class RegisterUnavailable(MetaqError):
     """The register did not answer, or not in a way that can be trusted. Nothing was changed."""
 
     retriable = True
+    is_late: bool = False
+    """It was reached, or may have been, but has not answered in time: it may only be busy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ class RegisterView:
     """The nodes that read records with a version."""
     has_older_nodes: bool = False
     """A node takes part that cannot read a record with a version, and the group's record has none yet."""
+    read_at: float = float("-inf")
+    """When it was read last."""
 
 
 @dataclass(frozen=True, slots=True)

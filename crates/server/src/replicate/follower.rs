@@ -19,6 +19,7 @@ use crate::replicate::hub::why;
 use crate::replicate::{ReplicationSettings, StatePosition, join_soon};
 
 const READ_BUFFER_BYTES: usize = 256 << 10;
+const BUSY: i64 = -1;
 
 /// A link to a master, from its start to its end.
 pub struct Follower {
@@ -33,7 +34,8 @@ struct Shared {
     epoch: u64,
     stream: TcpStream,
     opened: Instant,
-    heard_ms: AtomicI64,
+    /// Since when it has been waiting for the master, or `BUSY` while it handles what came.
+    waits_since_ms: AtomicI64,
     master_end: AtomicI64,
     confirmed: AtomicI64,
     state: Mutex<StateQueue>,
@@ -65,6 +67,8 @@ struct Acknowledgement {
 pub struct FollowerFigures {
     pub master_end: i64,
     pub confirmed: i64,
+    /// For how long it has waited for the master in vain. While its own disk or event loop holds it up, it cannot hear
+    /// the master, so that does not count.
     pub silent_ms: i64,
     /// The offset at which the master sent a damaged record.
     pub refused: Option<i64>,
@@ -99,7 +103,7 @@ impl Follower {
             epoch,
             stream,
             opened: Instant::now(),
-            heard_ms: AtomicI64::new(0),
+            waits_since_ms: AtomicI64::new(0),
             master_end: AtomicI64::new(0),
             confirmed: AtomicI64::new(0),
             state: Mutex::new(StateQueue { acknowledged: state, ..StateQueue::default() }),
@@ -144,7 +148,7 @@ impl Follower {
         FollowerFigures {
             master_end: shared.master_end.load(relaxed),
             confirmed: shared.confirmed.load(relaxed),
-            silent_ms: shared.opened.elapsed().as_millis() as i64 - shared.heard_ms.load(relaxed),
+            silent_ms: shared.silent_ms(),
             refused: Some(shared.refused.load(relaxed)).filter(|refused| *refused >= 0),
             closed: shared.closed.lock().clone(),
         }
@@ -196,6 +200,13 @@ impl Shared {
         self.notice.set();
     }
 
+    fn silent_ms(&self) -> i64 {
+        match self.waits_since_ms.load(Ordering::Relaxed) {
+            BUSY => 0,
+            since => self.opened.elapsed().as_millis() as i64 - since,
+        }
+    }
+
     fn receive(&self) -> io::Result<()> {
         let mut input = BufReader::with_capacity(READ_BUFFER_BYTES, &self.stream);
         let mut body = Vec::new();
@@ -204,8 +215,9 @@ impl Shared {
             state: self.settings.state_bytes_max,
         };
         while !self.is_closed.load(Ordering::SeqCst) {
+            self.waits_since_ms.store(self.opened.elapsed().as_millis() as i64, Ordering::Relaxed);
             let frame = Frame::read(&mut input, &mut body, &limits)?;
-            self.heard_ms.store(self.opened.elapsed().as_millis() as i64, Ordering::Relaxed);
+            self.waits_since_ms.store(BUSY, Ordering::Relaxed);
             match frame {
                 Frame::Log { epoch, physical_offset, confirmed } => {
                     self.check_epoch(epoch)?;

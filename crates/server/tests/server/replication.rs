@@ -319,6 +319,24 @@ fn a_silent_peer_is_left() {
 }
 
 #[test]
+fn a_master_is_not_silent_while_its_replica_cannot_listen() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, copy) = (open(&directory.path().join("a")), open(&directory.path().join("b")));
+    let hub = master(&source, &[]);
+    let small = ReplicationSettings { state_bytes_max: 100, ..quick() };
+    let (ours, theirs) = connect();
+    let follower = Follower::start(theirs, copy, small, 1, StatePosition::default()).unwrap();
+    hub.add_link(ours, 2, 0).unwrap();
+    let link = hub.links()[0].id;
+    // Nobody takes the state, so the follower stops reading at the third one.
+    for version in 1..=3 {
+        assert!(hub.send_state(link, StatePosition { epoch: 1, version }, Bytes::from_static(&[b's'; 90])));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(follower.figures().silent_ms < 250, "{:?}", follower.figures());
+}
+
+#[test]
 fn control_state_arrives_in_order_and_is_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let (source, copy) = (open(&directory.path().join("a")), open(&directory.path().join("b")));

@@ -18,6 +18,7 @@ from metaq.ha.conducting.node_files import FIXED_GROUP
 from metaq.ha.decisions import decide
 from metaq.ha.decisions.incarnation import is_behind_its_beat, is_older_copy
 from metaq.ha.decisions.master import awaits_promises
+from metaq.ha.decisions.membership import may_have_hung, must_look_for_beat
 from metaq.ha.group_record import NO_MASTER, Beat, GroupKeys, NodeState, RecordPromise
 from metaq.ha.node import Clock, Files, Node
 from metaq.ha.register import Register
@@ -71,6 +72,7 @@ class Conductor:
         self._clock = clock
         self._beat_now = asyncio.Event()
         self._is_leaving = self._has_left = False
+        self._doubts_master = False
         self._switch: SwitchRequest | None = None
         self._switch_answer: asyncio.Future[str] | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -207,8 +209,14 @@ class Conductor:
     def _decide(self) -> list[Action]:
         self._view = self._look()
         was_urgent = self.session.urgent
-        self.session.urgent = self.driver.role is Role.CANDIDATE or awaits_promises(self._view)
-        if self.session.urgent and not was_urgent:
+        self.session.urgent = (
+            self.driver.role is Role.CANDIDATE
+            or awaits_promises(self._view)
+            or must_look_for_beat(self._view)
+        )
+        doubted, self._doubts_master = self._doubts_master, may_have_hung(self._view)
+        # The time of the last beat counts from the read that shows it.
+        if (self.session.urgent and not was_urgent) or (self._doubts_master and not doubted):
             self.session.read_now.set()
         return decide(self._view)
 

@@ -14,7 +14,7 @@ from metaq.ha.actions import (
     Truncate,
     Wait,
 )
-from metaq.ha.decisions.membership import can_stand, is_electable, is_master_gone
+from metaq.ha.decisions.membership import can_stand, hung_at, is_electable, is_master_gone
 from metaq.ha.epochs import common_end
 from metaq.ha.group_record import NO_MASTER, GroupRecord, shown_id
 from metaq.ha.view import Compared, Own, Range, Source, SourceState, SwapPurpose, View
@@ -60,7 +60,10 @@ def rejoin(view: View, record: GroupRecord) -> list[Action]:
     if needs_repair(view.own, source):
         return [Follow(record.master, record.epoch)]
     if source is None or source.state is not SourceState.CONNECTED or source.epoch != record.epoch:
-        return [_wait(view, "following")]
+        # At the same moment on every replica, and not a tick later.
+        hung = hung_at(view, record)
+        until = view.now + view.settings.tick_s
+        return [Wait(hung if view.now < hung < until else until, "following")]
     step = next_copy_step(view.own, source)
     if isinstance(step, str):
         return [_wait(view, step if view.own.joined else FOREIGN_LOG)]

@@ -43,13 +43,41 @@ def is_master_gone(view: View, record: GroupRecord) -> bool:
     if seen is not None:
         heard_at = max(heard_at, seen.changed_at)
     silent_s = view.now - heard_at
-    if silent_s >= settings.election_after_s:
-        return True
-    return silent_s >= settings.hung_after_s and _is_stream_silent(view, record)
+    return silent_s >= settings.election_after_s or view.register.read_at >= hung_at(view, record)
 
 
-def _is_stream_silent(view: View, record: GroupRecord) -> bool:
-    """Whether the master has also sent nothing on the stream, which it does five times a second."""
+def may_have_hung(view: View) -> bool:
+    """Whether the master that this node follows has missed two beats on the stream."""
+    record = view.register.record
+    if record is None or view.own.role is not Role.REPLICA:
+        return False
+    return _stream_silence_s(view, record) >= view.settings.hung_after_s / 5
+
+
+def must_look_for_beat(view: View) -> bool:
+    """Whether the followed master counts as hung unless the register has a beat that was not read yet."""
+    record = view.register.record
+    if record is None or view.own.role is not Role.REPLICA:
+        return False
+    return view.register.read_at < hung_at(view, record) <= view.now
+
+
+def hung_at(view: View, record: GroupRecord) -> float:
+    """Returns when a master that gives no sign of life until then counts as hung, or infinity."""
+    seen = view.beats.get(record.master)
+    silence_s = _stream_silence_s(view, record)
+    if silence_s <= 0:
+        return float("inf")
+    beat_at = seen.changed_at if seen is not None else view.register.readable_since
+    heard_at = max(beat_at, view.register.readable_since, view.now - silence_s)
+    return heard_at + view.settings.hung_after_s
+
+
+def _stream_silence_s(view: View, record: GroupRecord) -> float:
+    """Returns for how long the master has sent nothing on the stream, on which it beats five times a second.
+
+    Returns 0 where that proves nothing.
+    """
     source, settings = view.source, view.settings
     if (
         # A lease may not have ended yet.
@@ -58,9 +86,9 @@ def _is_stream_silent(view: View, record: GroupRecord) -> bool:
         or (source.node_id, source.epoch) != (record.master, record.epoch)
         or source.heard_at is None
     ):
-        return False
+        return 0.0
     # After a pause of its own, this node reads late what the master sent in time.
-    return view.now - max(source.heard_at, view.own.awake_since) >= settings.hung_after_s
+    return max(view.now - max(source.heard_at, view.own.awake_since), 0.0)
 
 
 def _is_not_serving(view: View, record: GroupRecord, full: Beat) -> bool:

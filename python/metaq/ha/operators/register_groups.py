@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -9,11 +10,14 @@ from typing import Final
 from metaq.errors import CommandError
 from metaq.ha.decisions.forced import Forced, force_master
 from metaq.ha.group_record import Beat, GroupKeys, GroupRecord, Member, RecordInvalid
-from metaq.ha.register import Outcome, Register, RegisterUnavailable
+from metaq.ha.register import Outcome, Register, RegisterUnavailable, Stored
 from metaq.ha.registers.etcd_gateway import KEY_ROOT
 
 _SWAPS_MAX: Final = 5
 """How often a swap whose outcome is not known is tried."""
+_READ_PATIENCE_S: Final = 10.0
+"""For how long a register that answers too late is read again: etcd waits for its disk now and then."""
+_READ_PAUSE_S: Final = 0.2
 
 
 @dataclass(slots=True)
@@ -38,10 +42,13 @@ class RegisteredGroup:
 
 
 async def read_groups(register: Register, cluster: str) -> dict[str, RegisteredGroup]:
-    """Returns every group of a cluster by its name. Raises RegisterUnavailable."""
+    """Returns every group of a cluster by its name. Raises RegisterUnavailable.
+
+    A register that is only late is asked again for ten seconds. One that refuses is not.
+    """
     root = f"{KEY_ROOT}{cluster}/"
     groups: dict[str, RegisteredGroup] = {}
-    for key, stored in (await register.list(root)).items():
+    for key, stored in (await _listed(register, root)).items():
         name = key.removeprefix(root).partition("/")[0]
         keys = GroupKeys(cluster, name)
         group = groups.setdefault(name, RegisteredGroup(name))
@@ -59,6 +66,18 @@ async def read_groups(register: Register, cluster: str) -> dict[str, RegisteredG
         except RecordInvalid as error:
             group.faults.append(f"{key}: {error}")
     return groups
+
+
+async def _listed(register: Register, prefix: str) -> dict[str, Stored]:
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + _READ_PATIENCE_S
+    while True:
+        try:
+            return await register.list(prefix)
+        except RegisterUnavailable as error:
+            if not error.is_late or clock() >= deadline:
+                raise
+        await asyncio.sleep(_READ_PAUSE_S)
 
 
 async def read_group(register: Register, cluster: str, name: str) -> RegisteredGroup:

@@ -142,6 +142,7 @@ class Gateway:
         Otherwise raises RegisterUnavailable.
         """
         failures: dict[str, str] = {}
+        is_late = True
         clock = asyncio.get_running_loop().time
         deadline = clock() + _ATTEMPT_TIMES_MAX * self._timeout_s
         new_tokens_left = 2
@@ -161,6 +162,7 @@ class Gateway:
             except _FAILURES as error:
                 name, reason = self._name(number), self._describe(error)
                 failures[name] = reason
+                is_late = is_late and isinstance(error, TimeoutError) and not error.args
                 if isinstance(error, _ErrorAnswer):
                     if connection is not None:
                         self._put_back(number, connection)
@@ -182,7 +184,9 @@ class Gateway:
                     connection.close()
                 raise
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
-        raise RegisterUnavailable(f"the register is unavailable: {reasons}")
+        unavailable = RegisterUnavailable(f"the register is unavailable: {reasons}")
+        unavailable.is_late = is_late
+        raise unavailable
 
     async def stream(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
         """Yields the lines of an endless answer. Raises RegisterUnavailable when it ends or fails."""

@@ -207,7 +207,9 @@ class MemoryRegister:
         found = read()
         await self._after(call)
         if fault is not Fault.NONE:
-            raise RegisterUnavailable(f"{self._client}: no answer ({fault.value})")
+            late = RegisterUnavailable(f"{self._client}: no answer ({fault.value})")
+            late.is_late = True
+            raise late
         return found
 
     def _begin(self, call: Call) -> Fault:

@@ -89,6 +89,7 @@ class RegisterSession:
             *(self._record, self._revision, readable, self._readable_since, self._fault),
             readers=self.readers,
             has_older_nodes=self.has_older_nodes(now),
+            read_at=self._read_at,
         )
 
     def has_older_nodes(self, now: float) -> bool:

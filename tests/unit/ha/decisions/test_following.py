@@ -21,6 +21,7 @@ from metaq.ha.actions import (
     Wait,
 )
 from metaq.ha.decisions import decide
+from metaq.ha.decisions.membership import may_have_hung
 from metaq.ha.epochs import History
 from metaq.ha.group_record import Member, NodeState
 from metaq.ha.settings import HaSettings, ReplicaMode
@@ -85,6 +86,18 @@ def test_a_silent_stream_counts_only_if_it_is_sure() -> None:
     assert isinstance(decided(paused, beats=beats, source=silent), Wait), "its own pause explains the silence"
     leased = HaSettings(replicas=ReplicaMode.ASYNC)
     assert isinstance(decided(replica(), beats=beats, source=silent, settings=leased), Wait)
+
+
+def test_it_looks_again_at_the_moment_at_which_a_silent_master_counts_as_hung() -> None:
+    beats = {1: beat(ONE, age_s=1.9)}
+    silent = connected(state=SourceState.STREAMING, heard_at=NOW - 1.5)
+    assert may_have_hung(view(replica(), beats=beats, source=silent))
+    [action] = decide(view(replica(), beats=beats, source=silent))
+    assert isinstance(action, Wait) and action.until == pytest.approx(NOW + 0.25), "a tick is sooner"
+    silent = replace(silent, heard_at=NOW - 1.85)
+    [action] = decide(view(replica(), beats=beats, source=silent))
+    assert isinstance(action, Wait) and action.until == pytest.approx(NOW + 0.15)
+    assert not may_have_hung(view(replica(), source=replace(silent, heard_at=NOW - 0.3)))
 
 
 def test_it_stands_at_once_if_the_port_of_the_master_refuses() -> None:

@@ -44,6 +44,16 @@ def test_groups_are_read_by_cluster() -> None:
     assert groups["broker-a"].faults == []
 
 
+def test_a_late_register_is_read_again_and_one_that_refuses_is_not() -> None:
+    def read_with(faults: list[Fault]) -> None:
+        register = MemoryRegister(filled(), fault=lambda call: faults.pop(0) if faults else Fault.NONE)
+        assert list(asyncio.run(read_groups(register, CLUSTER))) == ["broker-a"]
+
+    read_with([Fault.LOST_ANSWER, Fault.LOST_REQUEST])
+    with pytest.raises(RegisterUnavailable, match="the register is unavailable"):
+        read_with([Fault.UNAVAILABLE])
+
+
 def test_values_that_cannot_be_read_are_named() -> None:
     store = filled()
     store.swap(KEYS.beat(3), 0, b"{")

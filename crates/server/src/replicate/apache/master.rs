@@ -272,10 +272,14 @@ impl Shared {
 }
 
 fn gone(physical_offset: i64, store: &Store) -> io::Error {
-    io::Error::other(format!(
-        "the slave needs offset {physical_offset}, but this log begins at {}: empty the slave's store",
-        store.start_offset()
-    ))
+    let start = store.start_offset();
+    io::Error::other(if physical_offset < start {
+        format!(
+            "the slave needs offset {physical_offset}, but this log begins at {start}: empty the slave's store"
+        )
+    } else {
+        format!("the slave needs offset {physical_offset}, but this broker has lost the file that holds it")
+    })
 }
 
 fn write_frame(link: &Link, physical_offset: i64, bytes: &[u8]) -> io::Result<()> {
