@@ -10,7 +10,7 @@ from tests.faults.replication.damage.plan import Damage
 KNOWN_OPEN: Final[tuple[tuple[Damage, str], ...]] = (
     (
         Damage(plan.LOG, plan.SWAP),
-        "a swapped block that begins at a record's first property takes its mark and checksum away (decision 0008)",
+        "a swapped block that begins at a record's first property hides its checksum (decision 0008)",
     ),
 )
 """Patterns of damage that still hurts, each with the reason. `make soak` does not fail because of them."""
